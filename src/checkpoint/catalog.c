@@ -291,18 +291,18 @@ void ot_checkpoint_list_free(struct ot_checkpoint_list *list) {
     *list = (struct ot_checkpoint_list){0};
 }
 
-int ot_checkpoint_find_best(const struct ot_checkpoint_list *list, double *loss) {
+int ot_checkpoint_find_best(const struct ot_checkpoint_list *list, double *cost) {
     int best = -1;
     for (int i = list->n - 1; i >= 0; i--) {
         struct ot_checkpoint *checkpoint;
         if (ot_checkpoint_open(list->entries[i].dir, &checkpoint) < 0)
             continue;
-        double eval = ot_checkpoint_record_eval(ot_checkpoint_record(checkpoint));
+        double found = ot_checkpoint_record_cost(ot_checkpoint_record(checkpoint));
         ot_checkpoint_close(checkpoint);
-        if (isnan(eval) || (best >= 0 && eval >= *loss))
+        if (isnan(found) || (best >= 0 && found >= *cost))
             continue;
         best = i;
-        *loss = eval;
+        *cost = found;
     }
     return best;
 }

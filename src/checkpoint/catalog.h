@@ -34,9 +34,9 @@ void ot_checkpoint_list_free(struct ot_checkpoint_list *list);
 /* Writes "PARENT/step-00000120" to *out; the caller frees it. Errors: OT_E_BUDGET. */
 int ot_checkpoint_name(const char *parent, int64_t step, char **out);
 
-/* Returns the index of the checkpoint whose state had the lowest loss in an evaluation, and sets *loss; of
- * equal ones the oldest. Returns -1 if the state of no readable checkpoint was evaluated. */
-int ot_checkpoint_find_best(const struct ot_checkpoint_list *list, double *loss);
+/* Returns the index of the checkpoint whose state had the best evaluation, and sets *cost (eval_history.h);
+ * of equal ones the oldest. Returns -1 if the state of no readable checkpoint was evaluated. */
+int ot_checkpoint_find_best(const struct ot_checkpoint_list *list, double *cost);
 
 /* Removes a checkpoint. The manifest is removed first, so that an interrupted removal leaves no checkpoint.
  * Symbolic links are not followed. Errors: OT_E_IO, OT_E_INPUT (the name is not step-N). */

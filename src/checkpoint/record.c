@@ -38,22 +38,31 @@ static void put_progress(const struct ot_checkpoint_record *r, struct ot_json_wr
         ot_json_put_int(w, "ranks", r->ranks);
     if (r->hosts)
         ot_json_put_text(w, "hosts", r->hosts);
+    if (r->result_step > 0)
+        ot_json_put_int(w, "result_step", r->result_step);
     ot_json_end_object(w);
 }
 
-double ot_checkpoint_record_eval(const struct ot_checkpoint_record *r) {
-    return r->has_eval && r->eval_step == r->progress.step ? r->last_eval : NAN;
+double ot_checkpoint_record_cost(const struct ot_checkpoint_record *r) {
+    return ot_eval_history_cost(&r->evals, r->progress.step);
 }
 
-static void put_eval(const struct ot_checkpoint_record *r, struct ot_json_writer *w) {
-    if (!r->has_eval)
+static const char *const metric_names[] = {[OT_EVAL_LOSS] = "loss", [OT_EVAL_ACCURACY] = "accuracy"};
+
+static void put_eval(const struct ot_eval_history *h, struct ot_json_writer *w) {
+    if (!h->has_any)
         return;
     ot_json_begin_object(w, "eval");
-    ot_json_put_exact(w, "first_loss", r->first_eval);
-    ot_json_put_int(w, "last_step", r->eval_step);
-    ot_json_put_exact(w, "last_loss", r->last_eval);
-    ot_json_put_int(w, "best_step", r->best_step);
-    ot_json_put_exact(w, "best_loss", r->best_eval);
+    ot_json_put_text(w, "metric", metric_names[h->metric]);
+    ot_json_put_exact(w, "first_loss", h->first.loss);
+    ot_json_put_exact(w, "first_accuracy", h->first.accuracy);
+    ot_json_put_int(w, "last_step", h->last_step);
+    ot_json_put_exact(w, "last_loss", h->last.loss);
+    ot_json_put_exact(w, "last_accuracy", h->last.accuracy);
+    ot_json_put_int(w, "best_step", h->best_step);
+    ot_json_put_exact(w, "best_loss", h->best.loss);
+    ot_json_put_exact(w, "best_accuracy", h->best.accuracy);
+    ot_json_put_int(w, "without_gain", h->without_gain);
     ot_json_end_object(w);
 }
 
@@ -84,7 +93,7 @@ int ot_checkpoint_record_encode(const struct ot_checkpoint_record *record, char 
     ot_json_put_text(&w, "device", record->device);
     ot_json_put_text(&w, "arithmetic", record->arithmetic);
     put_progress(record, &w);
-    put_eval(record, &w);
+    put_eval(&record->evals, &w);
     put_print("data", &record->data, &w);
     put_print("eval_data", &record->eval_data, &w);
     if (record->has_base) {
@@ -120,10 +129,12 @@ static int need_count(const struct ot_json *object, const char *where, const cha
     return ot_json_need_int(object, where, key, true, 0, COUNT_MAX, out);
 }
 
-/* The key is null or absent if the loss was not finite. */
-static int need_loss(const struct ot_json *object, const char *where, const char *key, double *out) {
-    *out = NAN;
-    return ot_json_need_real(object, where, key, false, -DBL_MAX, DBL_MAX, out);
+/* A key is null or absent if the number was not finite, and in records without accuracies. */
+static int need_score(const struct ot_json *object, const char *where, const char *loss, const char *accuracy,
+                      struct ot_eval_score *out) {
+    *out = (struct ot_eval_score){NAN, NAN};
+    OT_TRY(ot_json_need_real(object, where, loss, false, -DBL_MAX, DBL_MAX, &out->loss));
+    return ot_json_need_real(object, where, accuracy, false, 0, 1, &out->accuracy);
 }
 
 /* These texts are shown to people: control characters that would steer a terminal are removed. */
@@ -185,20 +196,36 @@ static int take_run(const struct ot_json *tree, const char *where, struct ot_che
     OT_TRY(ot_json_need_int(object, where, "ranks", false, 1, INT32_MAX, &ranks));
     out->ranks = (int)ranks;
     OT_TRY(ot_json_need_string(object, where, "hosts", false, &out->hosts));
+    OT_TRY(ot_json_need_int(object, where, "result_step", false, 0, out->progress.step, &out->result_step));
     return need_count(object, where, "log_bytes", &out->log_bytes);
 }
 
-static int take_eval(const struct ot_json *tree, const char *where, struct ot_checkpoint_record *out) {
+/* Records of older versions have no metric: it was the loss. */
+static int take_metric(const struct ot_json *object, const char *where, enum ot_eval_metric *out) {
+    const char *name = metric_names[OT_EVAL_LOSS];
+    OT_TRY(ot_json_need_string(object, where, "metric", false, &name));
+    for (int i = OT_EVAL_LOSS; i <= OT_EVAL_ACCURACY; i++)
+        if (strcmp(name, metric_names[i]) == 0) {
+            *out = (enum ot_eval_metric)i;
+            return 0;
+        }
+    return ot_fail(OT_E_INPUT, "%s: unknown metric '%.40s'; use the version that wrote the file", where,
+                   name);
+}
+
+static int take_eval(const struct ot_json *tree, const char *where, struct ot_eval_history *out) {
     const struct ot_json *object;
-    out->has_eval = ot_json_get(tree, "eval") != NULL;
-    if (!out->has_eval)
+    out->has_any = ot_json_get(tree, "eval") != NULL;
+    if (!out->has_any)
         return 0;
     OT_TRY(need_object(tree, where, "eval", &object));
-    OT_TRY(need_loss(object, where, "first_loss", &out->first_eval));
-    OT_TRY(need_count(object, where, "last_step", &out->eval_step));
-    OT_TRY(need_loss(object, where, "last_loss", &out->last_eval));
+    OT_TRY(take_metric(object, where, &out->metric));
+    OT_TRY(need_score(object, where, "first_loss", "first_accuracy", &out->first));
+    OT_TRY(need_count(object, where, "last_step", &out->last_step));
+    OT_TRY(need_score(object, where, "last_loss", "last_accuracy", &out->last));
     OT_TRY(need_count(object, where, "best_step", &out->best_step));
-    return need_loss(object, where, "best_loss", &out->best_eval);
+    OT_TRY(need_score(object, where, "best_loss", "best_accuracy", &out->best));
+    return ot_json_need_int(object, where, "without_gain", false, 0, COUNT_MAX, &out->without_gain);
 }
 
 static int take_print(const struct ot_json *tree, const char *where, const char *key,
@@ -235,7 +262,7 @@ static int take_all(const char *where, struct ot_checkpoint_record *out) {
     OT_TRY(take_format(tree, where, out));
     OT_TRY(take_progress(tree, where, &out->progress));
     OT_TRY(take_run(tree, where, out));
-    OT_TRY(take_eval(tree, where, out));
+    OT_TRY(take_eval(tree, where, &out->evals));
     OT_TRY(take_print(tree, where, "data", &out->data));
     OT_TRY(take_print(tree, where, "eval_data", &out->eval_data));
     OT_TRY(take_crc(tree, where, "base", "sample", &out->has_base, &out->base_sample));

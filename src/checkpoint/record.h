@@ -14,6 +14,7 @@
 #include "models/model.h"
 #include "offload/engine/engine.h"
 #include "src/base/json.h"
+#include "src/checkpoint/eval_history.h"
 #include "src/data/batch.h"
 #include "src/data/dataset.h"
 
@@ -30,9 +31,9 @@ struct ot_checkpoint_record {
     /* Hosts of the ranks, in their order, with a space between: each host keeps the segments of its own ranks
      * (--save-local). NULL: all segments are in one directory. */
     const char *hosts;
-    bool has_eval;
-    int64_t eval_step, best_step; /* steps of the last and of the best evaluation */
-    double first_eval, last_eval, best_eval;
+    struct ot_eval_history evals;
+    /* Of a finished run whose model is not of its last step (--result best): the model's step; else 0. */
+    int64_t result_step;
     struct ot_data_fingerprint data, eval_data;
     bool has_base;        /* the run began with weights of files; false in older records too */
     uint32_t base_sample; /* their fingerprint (src/session/weights.h) */
@@ -49,9 +50,8 @@ struct ot_checkpoint_record {
     struct ot_json *tree; /* owned; only for a record that was read: `hosts` and the objects are in it */
 };
 
-/* The loss of an evaluation of exactly this state; NaN: none was made. An older evaluation says nothing about
- * this state. */
-double ot_checkpoint_record_eval(const struct ot_checkpoint_record *record);
+/* How good exactly this state is by the metric of the run (eval_history.h). NaN: it was not evaluated. */
+double ot_checkpoint_record_cost(const struct ot_checkpoint_record *record);
 
 /* The caller frees the text. Errors: OT_E_BUDGET. */
 int ot_checkpoint_record_encode(const struct ot_checkpoint_record *record, char **text, size_t *bytes);

@@ -1,4 +1,4 @@
-/* offload-train eval: the loss of a model on rows. */
+/* offload-train eval: loss and token accuracy of a model on rows. */
 #include <math.h>
 #include <stdio.h>
 
@@ -16,7 +16,8 @@
 static int print_result(const struct ot_options *options, const struct ot_eval_result *result) {
     if (!options->json) {
         char tokens[OT_TEXT_BYTES], rows[OT_TEXT_BYTES];
-        printf("loss %.6f · perplexity %.6g · %s trained tokens · %s rows\n", result->loss, exp(result->loss),
+        printf("loss %.6f · perplexity %.6g · accuracy %.2f %% of %s trained tokens · %s rows\n",
+               result->loss, exp(result->loss), 100 * result->accuracy,
                ot_text_count(result->trained_tokens, tokens), ot_text_count(result->rows, rows));
         return 0;
     }
@@ -24,6 +25,7 @@ static int print_result(const struct ot_options *options, const struct ot_eval_r
     ot_json_begin_object(&w, NULL);
     ot_json_put_real(&w, "loss", result->loss);
     ot_json_put_real(&w, "perplexity", exp(result->loss));
+    ot_json_put_real(&w, "accuracy", result->accuracy);
     ot_json_put_int(&w, "trained_tokens", result->trained_tokens);
     ot_json_put_int(&w, "rows", result->rows);
     ot_json_end_object(&w);

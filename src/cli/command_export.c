@@ -49,37 +49,39 @@ static int advise(const struct export *e, int rc) {
                    ot_error_text(), list->entries[e->at + 1].dir);
 }
 
-/* With --best: chooses the checkpoint with the best evaluation. end: loss of the finished run's last step;
- * NaN: none. *is_end: no checkpoint is better than that. */
-static int choose_best(struct export *e, double end, bool *is_end) {
-    double best = NAN;
+/* With --best: chooses the best checkpoint. finished: the record of the finished run; NULL: none.
+ * *is_there: DIR has that model, or a better one. */
+static int choose_best(struct export *e, const struct ot_checkpoint_record *finished, bool *is_there) {
+    double best = NAN, end = finished ? ot_checkpoint_record_cost(finished) : NAN;
     int at = ot_checkpoint_find_best(&e->found.list, &best);
-    if (at < 0 && isnan(end))
+    *is_there = finished && finished->result_step > 0;
+    if (at < 0 && isnan(end) && !*is_there)
         return ot_fail(OT_E_INPUT,
                        "%s: no checkpoint there is of a step that was evaluated; leave out --best",
                        e->options->dir);
-    *is_end = at < 0 || end <= best;
+    *is_there = *is_there || at < 0 || end <= best;
     e->at = ot_max(at, 0);
     return 0;
 }
 
-/* *behind: DIR has the result of a finished run, and the checkpoint is from an earlier step, or with --best
- * no better. */
-static int is_behind_result(struct export *e, bool *behind) {
+/* *is_there: DIR has the model of a finished run, which is the best one, or without --best newer than the
+ * checkpoints or not that of its last step. */
+static int find_result(struct export *e, bool *is_there) {
     struct ot_checkpoint_record finished;
-    OT_TRY(ot_finished_read(e->options->dir, &finished, behind));
-    double end = *behind ? ot_checkpoint_record_eval(&finished) : NAN;
+    bool is_finished;
+    OT_TRY(ot_finished_read(e->options->dir, &finished, &is_finished));
     int rc = 0;
     if (e->options->best)
-        rc = choose_best(e, end, behind);
-    else if (*behind)
-        *behind = e->found.list.entries[0].step < finished.progress.step;
-    ot_checkpoint_record_free(&finished);
+        rc = choose_best(e, is_finished ? &finished : NULL, is_there);
+    else
+        *is_there = is_finished &&
+                    (finished.result_step > 0 || e->found.list.entries[0].step < finished.progress.step);
+    if (is_finished)
+        ot_checkpoint_record_free(&finished);
     return rc;
 }
 
-/* Finds the kind of DIR. *is_model: a model without checkpoints, or with --gguf, a model newer than its
- * checkpoints. */
+/* Finds the kind of DIR. *is_model: a model without checkpoints, or with --gguf, the result of a run. */
 static int find_source(struct export *e, bool *is_model) {
     const char *dir = e->options->dir;
     OT_TRY(ot_find_checkpoints(dir, &e->found));
@@ -87,10 +89,9 @@ static int find_source(struct export *e, bool *is_model) {
     if (*is_model && e->options->best)
         return ot_fail(OT_E_INPUT, "%s: has no checkpoints to find the best of; leave out --best", dir);
     if (!*is_model && (e->as_gguf || e->options->best))
-        OT_TRY(is_behind_result(e, is_model));
+        OT_TRY(find_result(e, is_model));
     if (*is_model && e->options->best && !e->as_gguf)
-        return ot_fail(OT_E_INPUT, "%s: the last step was the best, so the model there is the best already",
-                       dir);
+        return ot_fail(OT_E_INPUT, "%s: the model there is the best already", dir);
     if (*is_model && !e->as_gguf)
         return ot_fail(
             OT_E_INPUT,

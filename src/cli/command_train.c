@@ -132,6 +132,7 @@ static int read_inputs(struct train *t) {
     const struct ot_selection selection = ot_plan_request_selection(o);
     OT_TRY(ot_selection_count(&s->model.config, &selection, &trained));
     ot_shape_choose(&t->settings, trained);
+    OT_TRY(ot_saver_choose_result(&t->settings, t->rows.eval != NULL));
     return ot_step_is_open(o) ? 0 : find_shape(t);
 }
 
@@ -279,7 +280,7 @@ static struct ot_saver_config saver_config(struct train *t) {
                                     .evaluates = t->rows.eval != NULL,
                                     .sharing = &t->sharing,
                                     .step = record ? record->progress.step : 0,
-                                    .is_rated = record && !isnan(ot_checkpoint_record_eval(record)),
+                                    .is_rated = record && !isnan(ot_checkpoint_record_cost(record)),
                                     .resumed = record ? ot_checkpoint_dir(t->resume.checkpoint) : NULL,
                                     .is_own = ot_resume_is_own(&t->resume, t->session.options->out)};
 }
@@ -352,13 +353,32 @@ static int start(struct train *t) {
     return o->no_save ? 0 : open_out(t);
 }
 
+/* With --result best: goes back to the best state of a finished run. */
+static int choose_state(struct train *t, struct ot_outcome *outcome, struct ot_checkpoint_record *end) {
+    if (outcome->interrupted || t->session.options->result != OT_CHOICE_RESULT_BEST)
+        return 0;
+    int rc = ot_saver_restore_best(t->saver, end, &outcome->result_step);
+    if (rc < 0)
+        return ot_rescue_save(&t->rescue, NULL, rc);
+    end->result_step = outcome->result_step;
+    outcome->checkpoint = ot_saver_last_dir(t->saver);
+    outcome->checkpoint_step = ot_saver_last_step(t->saver);
+    return 0;
+}
+
+/* What a run whose model cannot be saved rescues: its last state, if the engine has it. Else that state has a
+ * checkpoint. */
+static const struct ot_checkpoint_record *rescued(const struct ot_checkpoint_record *end) {
+    return end->result_step > 0 ? NULL : end;
+}
+
 /* Saves the model of a finished run. */
 static int keep_model(struct train *t, const struct ot_checkpoint_record *end) {
     const char *out = t->session.options->out;
     ot_saver_make_room(t->saver);
     int rc = ot_result_write(&t->result, end);
     if (rc < 0)
-        return ot_rescue_save(&t->rescue, rc == -OT_E_COMM ? NULL : end, rc);
+        return ot_rescue_save(&t->rescue, rc == -OT_E_COMM ? NULL : rescued(end), rc);
     rc = ot_finished_drop_log(out);
     if (rc == 0)
         rc = ot_saver_complete(t->saver);
@@ -370,17 +390,18 @@ static int serve_model(struct train *t, const struct ot_checkpoint_record *end, 
     bool saved;
     OT_TRY(ot_gather_serve(&t->session, &saved));
     if (!saved)
-        return interrupted ? ot_gather_fail() : ot_rescue_save(&t->rescue, end, ot_gather_fail());
+        return interrupted ? ot_gather_fail() : ot_rescue_save(&t->rescue, rescued(end), ot_gather_fail());
     return t->sharing.leads && !interrupted ? ot_saver_complete(t->saver) : 0;
 }
 
 /* Saves the result of the run. A finished run saves the model. A stopped run has already saved a checkpoint.
  * If --grace left no time for it, saves only the weights, if there is time for them. Rank 0 decides and
  * writes; the other ranks serve until it is done. */
-static int keep_result(struct train *t, struct ot_outcome *outcome, const struct ot_checkpoint_record *end) {
+static int keep_result(struct train *t, struct ot_outcome *outcome, struct ot_checkpoint_record *end) {
     struct ot_session *s = &t->session;
     if (s->options->no_save)
         return 0;
+    OT_TRY(choose_state(t, outcome, end));
     if (!ot_is_rank0(s))
         return serve_model(t, end, outcome->interrupted);
     if (!outcome->interrupted)
@@ -426,7 +447,7 @@ static int run(struct train *t) {
     OT_TRY(keep_result(t, &outcome, &end));
     double kept = ot_clock_seconds();
     if (t->sample_row >= 0 && !(s->ranks.comm ? outcome.interrupted : ot_stop_requested()))
-        OT_TRY(show_sample(t, outcome.steps));
+        OT_TRY(show_sample(t, outcome.result_step > 0 ? outcome.result_step : outcome.steps));
     double shown = ot_clock_seconds();
     outcome.result_seconds = kept - trained;
     outcome.sample_seconds = shown - kept;

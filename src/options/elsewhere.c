@@ -51,9 +51,11 @@ const struct ot_foreign_option ot_foreign_options[] = {
     {"dropout attention-dropout hidden-dropout",
      "not available for the model itself; its adapters have it: --lora dropout=0.05"},
     {"ema", "not available: no averages of weights are kept"},
-    {"early-stopping early-stopping-patience patience load-best-model-at-end",
-     "not available: the run goes on to its last step, but keeps the checkpoint with the best evaluation "
-     "(--eval-every); export OUT --best turns it into a model"},
+    {"load-best-model-at-end",
+     "not needed: --result best is the default, so --out gets the model of the best "
+     "evaluation (--eval-every)"},
+    {"greater-is-better", "not needed: --eval-metric accuracy takes the highest, loss the lowest"},
+    {"compute-metrics", "not available: evaluations (--eval-every) tell the loss and the token accuracy"},
     {"finetuning-type tuning-type train-type",
      "not needed: all parameters train; --lora trains adapters, --train and --freeze choose parameters"},
     {"stage dpo grpo ppo orpo kto ipo simpo reward-model rlhf pref-loss rl",

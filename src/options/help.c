@@ -29,7 +29,7 @@ static const struct ot_command_help commands[OT_COMMAND_COUNT] = {
           "singers?\", \"context\": \"CREATE TABLE singer (id INT)\"}'",
           "offload-train generate out/my-chat --chat --system \"Answer in one sentence.\""}},
     [OT_COMMAND_EVAL] = {"eval DIR|NAME --data FILE [options]",
-                         "Prints the loss and the perplexity of a model on rows, per trained token.",
+                         "Prints loss, perplexity and accuracy of a model on rows, per trained token.",
                          {"offload-train eval out/llama-7b-sql --data sql-eval.jsonl --json"}},
     [OT_COMMAND_TOKENIZE] = {"tokenize DIR|NAME [-p TEXT] [options]",
                              "Turns text into token ids, or ids back into text. Prints one line for each "

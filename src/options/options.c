@@ -38,6 +38,10 @@ bool ot_options_given(const struct ot_options *options, const char *name) {
     return options->source[index_of(options, name)] >= OT_FROM_CHECKPOINT;
 }
 
+bool ot_options_given_now(const struct ot_options *options, const char *name) {
+    return options->source[index_of(options, name)] >= OT_FROM_FILE;
+}
+
 void ot_option_reset(struct ot_options *options, int index) {
     static const size_t bytes[OT_OPTION_TYPE_COUNT] = {
         [OT_OPTION_FLAG] = sizeof(bool),
@@ -50,6 +54,7 @@ void ot_option_reset(struct ot_options *options, int index) {
         [OT_OPTION_REAL] = sizeof(double),
         [OT_OPTION_SHARE] = sizeof(double),
         [OT_OPTION_WARMUP] = sizeof(struct ot_warmup),
+        [OT_OPTION_PATIENCE] = sizeof(struct ot_patience),
         [OT_OPTION_EVERY] = sizeof(struct ot_every),
         [OT_OPTION_TIME] = sizeof(double),
         [OT_OPTION_DEVICE] = sizeof(struct ot_device_choice),

@@ -59,25 +59,26 @@ enum {
 };
 
 enum ot_option_type {
-    OT_OPTION_FLAG,    /* bool: present or not; true or false in a config file */
-    OT_OPTION_YES_NO,  /* bool */
-    OT_OPTION_TEXT,    /* const char * */
-    OT_OPTION_CHOICE,  /* int: index into `choices` */
-    OT_OPTION_COUNT,   /* int64_t; k, M, G = 10^3.. (of tokens 2^10..); Ki, Mi, Gi = 2^10.. */
-    OT_OPTION_BYTES,   /* int64_t; K, M, G, T (or KiB..) = 2^10.., KB, MB, GB, TB = 10^3.. */
-    OT_OPTION_RATE,    /* double: bytes a second; K, M, G, T and KB.. = 10^3.., KiB.. = 2^10.. */
-    OT_OPTION_REAL,    /* double */
-    OT_OPTION_SHARE,   /* double: 0.02 or 2% */
-    OT_OPTION_WARMUP,  /* struct ot_warmup: 100 (steps) or 3% (of the run) */
-    OT_OPTION_EVERY,   /* struct ot_every: 100 (steps), 30s, 5m or 1h, or a word of `choices` */
-    OT_OPTION_TIME,    /* double: seconds; 30s, 5m or 1h */
-    OT_OPTION_DEVICE,  /* struct ot_device_choice: auto, cpu, cuda or cuda:1 */
-    OT_OPTION_HOMES,   /* struct ot_homes: weights=gpu|host|nvme|auto,state=.., or one word for all */
-    OT_OPTION_ENGINES, /* struct ot_engine_fractions: auto, one of gpu, stream, cpu, or cpu:0.6,gpu:0.4 */
-    OT_OPTION_STEP,    /* struct ot_step_tokens: 16k, or auto:8k..64k */
-    OT_OPTION_COUNTS,  /* struct ot_count_list: 2k,8k */
-    OT_OPTION_SIZES,   /* struct ot_count_list, of bytes: 8G,16G */
-    OT_OPTION_NVME,    /* struct ot_nvme_dirs: DIR or DIR:SIZE; each repetition, or array item, adds one */
+    OT_OPTION_FLAG,     /* bool: present or not; true or false in a config file */
+    OT_OPTION_YES_NO,   /* bool */
+    OT_OPTION_TEXT,     /* const char * */
+    OT_OPTION_CHOICE,   /* int: index into `choices` */
+    OT_OPTION_COUNT,    /* int64_t; k, M, G = 10^3.. (of tokens 2^10..); Ki, Mi, Gi = 2^10.. */
+    OT_OPTION_BYTES,    /* int64_t; K, M, G, T (or KiB..) = 2^10.., KB, MB, GB, TB = 10^3.. */
+    OT_OPTION_RATE,     /* double: bytes a second; K, M, G, T and KB.. = 10^3.., KiB.. = 2^10.. */
+    OT_OPTION_REAL,     /* double */
+    OT_OPTION_SHARE,    /* double: 0.02 or 2% */
+    OT_OPTION_WARMUP,   /* struct ot_warmup: 100 (steps) or 3% (of the run) */
+    OT_OPTION_EVERY,    /* struct ot_every: 100 (steps), 30s, 5m or 1h, or a word of `choices` */
+    OT_OPTION_PATIENCE, /* struct ot_patience: 3 (evaluations), or 3,0.01 (that gain at most 0.01) */
+    OT_OPTION_TIME,     /* double: seconds; 30s, 5m or 1h */
+    OT_OPTION_DEVICE,   /* struct ot_device_choice: auto, cpu, cuda or cuda:1 */
+    OT_OPTION_HOMES,    /* struct ot_homes: weights=gpu|host|nvme|auto,state=.., or one word for all */
+    OT_OPTION_ENGINES,  /* struct ot_engine_fractions: auto, one of gpu, stream, cpu, or cpu:0.6,gpu:0.4 */
+    OT_OPTION_STEP,     /* struct ot_step_tokens: 16k, or auto:8k..64k */
+    OT_OPTION_COUNTS,   /* struct ot_count_list: 2k,8k */
+    OT_OPTION_SIZES,    /* struct ot_count_list, of bytes: 8G,16G */
+    OT_OPTION_NVME,     /* struct ot_nvme_dirs: DIR or DIR:SIZE; each repetition, or array item, adds one */
     OT_OPTION_TYPE_COUNT
 };
 
@@ -89,6 +90,10 @@ struct ot_every { /* at most one field is set; none: never, or not given */
     int64_t steps;
     double seconds;
     bool epoch;
+};
+struct ot_patience {
+    int64_t evaluations; /* 0: unlimited */
+    double delta;
 };
 struct ot_device_choice {
     enum { OT_DEVICE_AUTO, OT_DEVICE_CPU, OT_DEVICE_CUDA } kind;
@@ -144,7 +149,7 @@ enum ot_option_on_resume {
     OT_RESUME_FREE,    /* any value: the option changes no bit of the result */
     OT_RESUME_SAME,    /* the recorded value only, which is the default on resume */
     OT_RESUME_CONTENT, /* names a file, whose content must be the same; its name may differ; else as SAME */
-    OT_RESUME_CONVERT, /* another value converts the checkpoint, with a warning; else as SAME */
+    OT_RESUME_CONVERT, /* another value may be given: the run goes on with it; else as SAME */
     OT_RESUME_LENGTH /* the run's length: may grow if all learning rates so far stay the same; else as SAME */
 };
 
@@ -189,6 +194,7 @@ enum { OT_OPTIONS_MAX = 144 };
 
 enum { OT_CHOICE_DTYPE_AUTO, OT_CHOICE_DTYPE_BF16, OT_CHOICE_DTYPE_FP32, OT_CHOICE_DTYPE_FP16 };
 enum { OT_CHOICE_INIT_FILES, OT_CHOICE_INIT_RANDOM };
+enum { OT_CHOICE_RESULT_BEST, OT_CHOICE_RESULT_LAST };
 enum ot_sweep { OT_SWEEP_NONE, OT_SWEEP_TOKENS };
 enum ot_sort { OT_SORT_AUTO, OT_SORT_PRICE, OT_SORT_TIME, OT_SORT_NONE };
 enum {
@@ -306,6 +312,8 @@ struct ot_options {
     double skip_spikes;        /* standard deviations; 0: none are skipped */
 
     struct ot_every eval_every, log_every;
+    int eval_metric, result; /* eval_metric: as enum ot_eval_metric (src/checkpoint/eval_history.h) */
+    struct ot_patience stop_early;
     const char *trace;
     bool force, no_save, save_local, no_forecast, dry_run, json, quiet;
 
@@ -327,6 +335,8 @@ void ot_options_free(struct ot_options *options);
 /* True if the user gave the option: on the command line, in the config file, or to the run that is resumed.
  * `name` must be in the table. */
 bool ot_options_given(const struct ot_options *options, const char *name);
+/* The same, but not if only the run that is resumed was given it. */
+bool ot_options_given_now(const struct ot_options *options, const char *name);
 
 /* Writes an object with the value of every option of the command that has a value and an effect. Leaves out
  * the options that are about one call only (--config, --resume, --force, --help, --version). As a --config

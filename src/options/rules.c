@@ -23,6 +23,7 @@ static const struct pair exclusive[] = {
     {OT_FOR_TRAIN, "no-save", "dry-run"},
     {OT_FOR_TRAIN, "no-save", "save-every"},
     {OT_FOR_TRAIN, "no-save", "keep"},
+    {OT_FOR_TRAIN, "no-save", "result"},
     {OT_FOR_TRAIN, "no-save", "resume"},
     {OT_FOR_TRAIN, "no-save", "grace"},
     {OT_FOR_TRAIN, "no-forecast", "explain"},
@@ -342,12 +343,28 @@ static int check_step(const struct ot_options *o) {
     return check_shares(o);
 }
 
+static int check_evaluations(const struct ot_options *o) {
+    static const char *const names[] = {"eval-every", "eval-metric", "stop-early"};
+    bool evaluates = o->eval_data || o->eval_fraction > 0, best = o->result == OT_CHOICE_RESULT_BEST;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !evaluates; i++)
+        if (ot_options_given(o, names[i]))
+            return ot_fail(OT_E_USAGE, "--%s has no effect with --eval-fraction 0; add --eval-data FILE",
+                           names[i]);
+    if (!ot_options_given(o, "result") || !best)
+        return 0;
+    if (!evaluates)
+        return ot_fail(OT_E_USAGE,
+                       "--result best needs evaluations: with --eval-fraction 0, add --eval-data FILE");
+    if (!o->save_every.steps && o->save_every.seconds == 0 && !o->save_every.epoch)
+        return ot_fail(OT_E_USAGE, "--result best needs checkpoints: leave out --save-every never");
+    return 0;
+}
+
 static int check_train(const struct ot_options *o) {
     if (o->steps > 0 && o->warmup.steps > o->steps)
         return ot_fail(OT_E_USAGE, "--warmup %lld is longer than the run (--steps %lld)",
                        (long long)o->warmup.steps, (long long)o->steps);
-    if (ot_options_given(o, "eval-every") && !o->eval_data && o->eval_fraction == 0)
-        return ot_fail(OT_E_USAGE, "--eval-every has no effect with --eval-fraction 0; add --eval-data FILE");
+    OT_TRY(check_evaluations(o));
     if (o->master && strcmp(o->master, "none") == 0)
         return ot_fail(OT_E_USAGE, "--master is the address of rank 0; to train bf16 weights without fp32 "
                                    "masters, give --master-weights none");

@@ -176,6 +176,23 @@ static const struct ot_option table[] = {
              "always at the end.",
      .argument = "STEPS|TIME|epoch", .choices = "epoch", .min = 1, .max = MANY, .chosen = "epoch",
      .on_resume = OT_RESUME_FREE, .elsewhere = "eval-steps"},
+    {"eval-metric", OT_OPTION_CHOICE, OT_SECTION_REPORT, FIELD(eval_metric), TRAIN,
+     .help = "What makes an evaluation the best one: the lowest loss, or the highest accuracy, the share of "
+             "trained tokens that the model finds most likely.",
+     .choices = "loss|accuracy", .fallback = "loss", .on_resume = OT_RESUME_SAME,
+     .elsewhere = "metric-for-best-model"},
+    {"stop-early", OT_OPTION_PATIENCE, OT_SECTION_REPORT, FIELD(stop_early), TRAIN,
+     .help = "End the run after this many evaluations in a row that are not better than the best one before "
+             "them, or not by more than DELTA (in loss; 0.01 is 1 % of accuracy). The schedule of learning "
+             "rates stays that of the whole run.",
+     .argument = "PATIENCE[,DELTA]", .min = 1, .max = MANY, .chosen = "run to the last step",
+     .on_resume = OT_RESUME_CONVERT,
+     .elsewhere = "early-stopping early-stopping-patience early-stopping-threshold patience"},
+    {"result", OT_OPTION_CHOICE, OT_SECTION_REPORT, FIELD(result), TRAIN,
+     .help = "Model in --out at the end: of the best evaluation, or of the last step. The other state stays "
+             "as a checkpoint, and export makes a model of it.",
+     .choices = "best|last", .chosen = "best; last without evaluations and with --save-every never",
+     .on_resume = OT_RESUME_CONVERT},
     {"log-every", OT_OPTION_EVERY, OT_SECTION_REPORT, FIELD(log_every), TRAIN,
      .help = "Print a line of progress after this many steps or after this time. log.jsonl always has every "
              "step.",

@@ -140,6 +140,17 @@ static bool read_warmup(const struct ot_option *option, const char *text, struct
            (read_number(text, percent_unit, false, &out->share) && out->share >= 0 && out->share <= 1);
 }
 
+/* Parses "3" or "3,0.01". */
+static bool read_patience(const struct ot_option *option, const char *text, struct ot_patience *out) {
+    char count[32];
+    size_t length = strcspn(text, ",");
+    *out = (struct ot_patience){0};
+    snprintf(count, sizeof count, "%.*s", (int)length, text);
+    return length < sizeof count && read_count(option, count, &out->evaluations) &&
+           (!text[length] ||
+            (read_number(text + length + 1, no_units, false, &out->delta) && out->delta >= 0));
+}
+
 /* Index of the word [text, text + bytes) in a list such as "auto|bf16"; -1: not in the list. */
 static int find_choice(const char *choices, const char *text, size_t bytes) {
     for (int index = 0;; index++) {
@@ -325,6 +336,9 @@ static void describe_wanted(const struct ot_option *option, char *out, size_t by
         snprintf(out, bytes, "a number of steps (at least 1), such as 100, a time, such as 30s, 5m or 1h%s%s",
                  option->choices ? ", or one of " : "", option->choices ? option->choices : "");
         break;
+    case OT_OPTION_PATIENCE:
+        snprintf(out, bytes, "a number of evaluations, such as 3, or with the least gain, such as 3,0.01");
+        break;
     case OT_OPTION_TIME:
         snprintf(out, bytes, "a time of at least %.0fs, such as 30s, 5m or 1h", option->min);
         break;
@@ -372,6 +386,8 @@ static bool read_value(const struct ot_option *option, const char *text, void *f
         return read_warmup(option, text, field);
     case OT_OPTION_EVERY:
         return read_every(option, text, field);
+    case OT_OPTION_PATIENCE:
+        return read_patience(option, text, field);
     case OT_OPTION_TIME:
         return read_number(text, time_units, false, field) && in_range(option, *(double *)field);
     case OT_OPTION_DEVICE:
@@ -489,6 +505,17 @@ void ot_option_put_value(const struct ot_option *option, const struct ot_options
             ot_json_put_text(w, option->name, text);
         else
             ot_json_put_int(w, option->name, warmup->steps);
+        return;
+    }
+    case OT_OPTION_PATIENCE: {
+        const struct ot_patience *patience = field;
+        char delta[40];
+        format_exact(patience->delta, 1, "", delta, sizeof delta);
+        snprintf(text, sizeof text, "%lld,%s", (long long)patience->evaluations, delta);
+        if (patience->delta > 0)
+            ot_json_put_text(w, option->name, text);
+        else
+            ot_json_put_int(w, option->name, patience->evaluations);
         return;
     }
     case OT_OPTION_EVERY: {

@@ -1,4 +1,6 @@
 /* Prints the report after a run: the summary, the lanes, a sample. */
+#include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -236,39 +238,51 @@ static void print_stopped(const struct ot_report *r, const struct ot_outcome *ou
     free(quoted);
 }
 
-/* True if the state after the last step was evaluated, so that its loss describes the run's result. */
-static bool is_end_evaluated(const struct ot_outcome *outcome) {
-    return outcome->has_eval && outcome->eval_step == outcome->steps;
+/* How good the state after the last step is. NaN: it was not evaluated. */
+static double end_cost(const struct ot_outcome *outcome) {
+    return ot_eval_history_cost(&outcome->history, outcome->steps);
 }
 
 /* True if a checkpoint is better than the run's last state. */
 static bool has_better(const struct ot_report *r, const struct ot_outcome *outcome) {
     bool is_end = outcome->saved_best_step == outcome->steps && !outcome->interrupted;
     return r->out && outcome->saved_best_step > 0 && !is_end &&
-           !(is_end_evaluated(outcome) && outcome->last_eval <= outcome->saved_best_eval);
+           !(end_cost(outcome) <= outcome->saved_best_cost);
 }
 
-/* Prints the best and the last evaluation, and the command that makes a model of the best checkpoint. */
-static void print_best(const struct ot_report *r, const struct ot_outcome *outcome) {
-    char last[96] = "", *quoted = NULL;
-    bool better = has_better(r, outcome);
-    if (is_end_evaluated(outcome))
-        snprintf(last, sizeof last, "; after the last step, %lld, it is %.4f", (long long)outcome->steps,
-                 outcome->last_eval);
-    if (better && ot_report_is_local(r))
-        ot_log(OT_LOG_INFO,
-               "best    eval %.4f at step %lld%s · copy that checkpoint's directory of every host into one, "
-               "then export it",
-               outcome->saved_best_eval, (long long)outcome->saved_best_step, last);
-    else if (better && ot_process_quote(r->out, &quoted) == 0)
-        ot_log(OT_LOG_INFO, "best    eval %.4f at step %lld%s · offload-train export %s --best --out DIR",
-               outcome->saved_best_eval, (long long)outcome->saved_best_step, last, quoted);
+/* Writes the command, or the way, to a model of the state that OUT does not have. */
+static void put_way(const struct ot_report *r, const struct ot_outcome *outcome, char *text, size_t bytes) {
+    bool last = outcome->result_step > 0;
+    char *quoted = NULL;
+    if (ot_report_is_local(r))
+        snprintf(text, bytes, "copy that checkpoint's directory of every host into one, then export it");
+    else if (ot_process_quote(r->out, &quoted) == 0)
+        snprintf(text, bytes, "offload-train export %s%s --out DIR%s", quoted, last ? "" : " --best",
+                 last ? " makes the last model" : "");
     free(quoted);
-    bool is_lost = outcome->best_step > 0 && outcome->best_step < outcome->steps &&
-                   !(better && outcome->saved_best_eval <= outcome->best_eval);
-    if (is_lost)
-        ot_log(OT_LOG_WARN, "the best evaluation, %.4f after step %lld, is not kept%s", outcome->best_eval,
-               (long long)outcome->best_step,
+}
+
+/* Prints the best and the last evaluation, which of the two OUT has, and the command that makes a model of
+ * the other one. */
+static void print_best(const struct ot_report *r, const struct ot_outcome *outcome) {
+    enum ot_eval_metric metric = outcome->history.metric;
+    double cost = end_cost(outcome), best_cost = ot_eval_cost(metric, &outcome->history.best);
+    char best[OT_EVAL_TEXT_BYTES], last[OT_EVAL_TEXT_BYTES], end[96] = "", way[PATH_MAX + 64] = "";
+    bool better = has_better(r, outcome);
+    if (!isnan(cost))
+        snprintf(end, sizeof end, "; after the last step, %lld, it is %s", (long long)outcome->steps,
+                 ot_eval_cost_text(metric, cost, last) + strcspn(last, " ") + 1);
+    if (better) {
+        put_way(r, outcome, way, sizeof way);
+        ot_log(OT_LOG_INFO, "best    %s at step %lld%s%s · %s",
+               ot_eval_cost_text(metric, outcome->saved_best_cost, best), (long long)outcome->saved_best_step,
+               outcome->result_step > 0 ? ", the result" : "", end, way);
+    }
+    bool is_kept = (better && outcome->saved_best_cost <= best_cost) || cost <= best_cost;
+    if (outcome->history.best_step > 0 && !is_kept)
+        ot_log(OT_LOG_WARN, "the best evaluation, %s after step %lld, is not kept%s",
+               ot_eval_cost_text(metric, best_cost, best) + (metric == OT_EVAL_LOSS ? strlen("eval ") : 0),
+               (long long)outcome->history.best_step,
                !r->out                                    ? ": --no-save"
                : ot_saver_is_regular(r->session->options) ? ": its checkpoint could not be saved, or is in "
                                                             "another directory"
@@ -287,7 +301,9 @@ static void print_saved(const struct ot_report *r, const struct ot_outcome *outc
     if (outcome->checkpoint)
         ot_log(OT_LOG_INFO, "note    Checkpoints kept in %s/checkpoints%s; you can delete them%s.", r->out,
                ot_report_is_local(r) ? " of each host" : "",
-               has_better(r, outcome) ? " once you have exported the best" : "");
+               outcome->result_step > 0 ? " unless you want the model of the last step"
+               : has_better(r, outcome) ? " once you have exported the best"
+                                        : "");
     if (ot_process_quote(r->out, &quoted) == 0 &&
         report_next_words(ot_dataset_stats(r->rows->data)->kind, r->session->options->prompt_format,
                           &words) == 0)
@@ -329,8 +345,9 @@ const char *ot_report_spent(const struct ot_outcome *o, char line[OT_TABLE_LINE_
 
 void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome) {
     char tokens[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], eval[64] = "";
-    if (is_end_evaluated(outcome))
-        snprintf(eval, sizeof eval, " · eval %.4f -> %.4f", outcome->first_eval, outcome->last_eval);
+    if (!isnan(end_cost(outcome)))
+        snprintf(eval, sizeof eval, " · eval %.4f -> %.4f", outcome->history.first.loss,
+                 outcome->history.last.loss);
     double seconds = outcome->whole_seconds > 0 ? outcome->whole_seconds : 1;
     char since[64] = "";
     if (r->resumed)
@@ -346,7 +363,10 @@ void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome)
         ot_log(OT_LOG_INFO, "        whole run: %lld steps, %s tokens in %s", (long long)outcome->steps,
                ot_text_short((double)(r->resumed->tokens + outcome->tokens), tokens),
                ot_text_duration(r->resumed->seconds + outcome->whole_seconds, time));
-    if (outcome->has_eval)
+    if (outcome->stopped_early)
+        ot_log(OT_LOG_INFO, "        stopped early: %lld evaluation%s in a row without a gain (--stop-early)",
+               (long long)outcome->history.without_gain, ot_plural(outcome->history.without_gain));
+    if (outcome->history.has_any)
         print_best(r, outcome);
     char counts[OT_LOSS_GUARD_TEXT_BYTES];
     if (*ot_loss_guard_summary(&outcome->counts, counts))
@@ -386,12 +406,19 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
         ot_json_put_int(w, "resumed_after", outcome->first_step);
     if (outcome->checkpoint)
         ot_json_put_text(w, "checkpoint", outcome->checkpoint);
-    if (outcome->has_eval) {
-        ot_json_put_int(w, "last_eval_step", outcome->eval_step);
-        ot_json_put_real(w, "last_eval", outcome->last_eval);
-        ot_json_put_int(w, "best_eval_step", outcome->best_step);
-        ot_json_put_real(w, "best_eval", outcome->best_eval);
+    if (outcome->stopped_early)
+        ot_json_put_bool(w, "stopped_early", true);
+    if (outcome->history.has_any) {
+        const struct ot_eval_history *h = &outcome->history;
+        ot_json_put_int(w, "last_eval_step", h->last_step);
+        ot_json_put_real(w, "last_eval", h->last.loss);
+        ot_json_put_real(w, "last_accuracy", h->last.accuracy);
+        ot_json_put_int(w, "best_eval_step", h->best_step);
+        ot_json_put_real(w, "best_eval", h->best.loss);
+        ot_json_put_real(w, "best_accuracy", h->best.accuracy);
     }
+    if (outcome->result_step > 0)
+        ot_json_put_int(w, "result_step", outcome->result_step);
     if (has_better(r, outcome))
         ot_json_put_int(w, "best_checkpoint_step", outcome->saved_best_step);
     if (!r->session->options->no_forecast)

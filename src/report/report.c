@@ -263,6 +263,23 @@ static void put_kept(const struct ot_report *r, int64_t copied, size_t bytes, ch
         snprintf(text + used, bytes - used, " · reserved: %s", ot_text_bytes(most, size));
 }
 
+/* What the evaluations decide: "result: best by loss · stops after 3 evaluations in a row without a gain". */
+static void print_evaluations(const struct ot_report *r) {
+    const struct ot_options *o = r->session->options;
+    const char *result = o->result == OT_CHOICE_RESULT_LAST ? "result: last"
+                         : o->eval_metric == OT_EVAL_LOSS   ? "result: best by loss"
+                                                            : "result: best by accuracy";
+    long long patience = o->stop_early.evaluations;
+    char early[192] = "", delta[64] = "";
+    if (o->stop_early.delta > 0)
+        snprintf(delta, sizeof delta, " of more than %g", o->stop_early.delta);
+    if (patience > 0)
+        snprintf(early, sizeof early, "stops after %lld evaluation%s in a row without a gain%s", patience,
+                 ot_plural(patience), delta);
+    if (r->rows->eval && (r->out || *early))
+        ot_log(OT_LOG_INFO, "        %s%s%s", r->out ? result : "", r->out && *early ? " · " : "", early);
+}
+
 static void print_checkpoints(const struct ot_report *r) {
     const struct ot_options *o = r->session->options;
     char when[64], each[96], kept[96], size[OT_TEXT_BYTES];
@@ -294,6 +311,7 @@ static void print_save(const struct ot_report *r) {
     char save[OT_TEXT_BYTES], disk[OT_TEXT_BYTES];
     if (!r->out) {
         ot_log(OT_LOG_INFO, "save    nothing: --no-save");
+        print_evaluations(r);
         return;
     }
     ot_log(OT_LOG_INFO, "save    %s · %sup to %s in %s%s%s", r->out,
@@ -306,6 +324,7 @@ static void print_save(const struct ot_report *r) {
     if (left && !s->options->lora)
         ot_log(OT_LOG_INFO, "        not copied from %s: %.300s", ot_model_dir_path(s->model.dir), left);
     print_checkpoints(r);
+    print_evaluations(r);
 }
 
 static void print_explanation(const struct ot_report *r) {

@@ -26,42 +26,48 @@ static int refuse(struct ot_engine *engine, const struct ot_micro_batch *micro) 
 /* A rank's contribution to a round. In a round, each rank takes one micro-batch. */
 struct share {
     double sum;
-    int64_t trained_tokens;
+    int64_t trained_tokens, hits;
     int64_t stopped;
 };
 
+/* For the tokens of a micro-batch. */
+struct room {
+    float *losses;
+    bool *hits;
+};
+
 /* Runs one micro-batch. counts: false if it only keeps the other ranks company. */
-static int run_micro(struct ot_engine *engine, const struct ot_micro_batch *micro, bool counts, float *losses,
-                     struct share *out) {
-    OT_TRY(ot_engine_eval(engine, micro, losses));
+static int run_micro(struct ot_engine *engine, const struct ot_micro_batch *micro, bool counts,
+                     const struct room *room, struct share *out) {
+    OT_TRY(ot_engine_eval_hits(engine, micro, room->losses, room->hits));
     for (int64_t i = 0; i < micro->n_tokens && counts; i++)
         if (micro->targets[i] >= 0) {
-            out->sum += losses[i];
+            out->sum += room->losses[i];
+            out->hits += room->hits[i];
             out->trained_tokens++;
         }
     return 0;
 }
 
 /* Adds up the shares of all ranks, in order. */
-static int add_shares(const struct ot_evaluation *evaluation, const struct share *share, double *sum,
-                      struct ot_eval_result *out) {
+static int add_shares(const struct ot_evaluation *evaluation, const struct share *share, struct share *sum) {
     struct share all[OT_MAX_RANKS];
     int ranks = evaluation->comm ? ot_comm_ranks(evaluation->comm) : 1;
     all[0] = *share;
     if (evaluation->comm)
         OT_TRY(ot_comm_all_gather_host(evaluation->comm, share, sizeof *share, all));
     for (int r = 0; r < ranks; r++) {
-        *sum += all[r].sum;
-        out->trained_tokens += all[r].trained_tokens;
-        out->stopped = out->stopped || all[r].stopped;
+        sum->sum += all[r].sum;
+        sum->trained_tokens += all[r].trained_tokens;
+        sum->hits += all[r].hits;
+        sum->stopped = sum->stopped || all[r].stopped;
     }
     return 0;
 }
 
 /* Runs the micro-batches from `first` on, one a rank; together: the first alone, which rank 0 counts. */
 static int run_round(struct ot_engine *engine, const struct ot_evaluation *evaluation,
-                     struct ot_batcher *batcher, int64_t first, float *losses, double *sum,
-                     struct ot_eval_result *out) {
+                     struct ot_batcher *batcher, int64_t first, const struct room *room, struct share *sum) {
     struct ot_step_batch batch;
     struct share share = {.stopped = evaluation->stopped && evaluation->stopped()};
     int rank = evaluation->comm ? ot_comm_rank(evaluation->comm) : 0;
@@ -72,9 +78,9 @@ static int run_round(struct ot_engine *engine, const struct ot_evaluation *evalu
     OT_TRY(ot_batcher_seek(batcher, (struct ot_data_position){0, sequence}));
     ot_batcher_next(batcher, &batch);
     if (!share.stopped || evaluation->comm) /* several ranks stop together */
-        OT_TRY(run_micro(engine, &batch.input.micro[0], counts, losses, &share));
-    OT_TRY(add_shares(evaluation, &share, sum, out));
-    return isfinite(*sum) || out->stopped ? 0 : refuse(engine, &batch.input.micro[0]);
+        OT_TRY(run_micro(engine, &batch.input.micro[0], counts, room, &share));
+    OT_TRY(add_shares(evaluation, &share, sum));
+    return isfinite(sum->sum) || sum->stopped ? 0 : refuse(engine, &batch.input.micro[0]);
 }
 
 int ot_evaluate(struct ot_engine *engine, const struct ot_evaluation *evaluation,
@@ -85,22 +91,29 @@ int ot_evaluate(struct ot_engine *engine, const struct ot_evaluation *evaluation
                                      .seq_len = evaluation->seq_len,
                                      .step_sequences = evaluation->micro_sequences,
                                      .micro_sequences = evaluation->micro_sequences};
-    double started = ot_clock_seconds(), sum = 0;
+    double started = ot_clock_seconds();
+    struct share sum = {0};
     int64_t ranks =
         evaluation->comm && !ot_engine_runs_together(engine) ? ot_comm_ranks(evaluation->comm) : 1;
+    size_t tokens = (size_t)(evaluation->seq_len * evaluation->micro_sequences);
+    struct room room = {malloc(tokens * sizeof *room.losses), malloc(tokens * sizeof *room.hits)};
     int rc;
-    *out = (struct ot_eval_result){.rows = ot_packing_rows(evaluation->packing)};
-    float *losses = malloc((size_t)(evaluation->seq_len * evaluation->micro_sequences) * sizeof *losses);
-    if (!losses)
-        return ot_fail(OT_E_BUDGET, "no memory for the losses of a micro-batch");
+    if (!room.losses || !room.hits)
+        OT_TRY_GOTO(ot_fail(OT_E_BUDGET, "no memory for the losses of a micro-batch"), rc, out);
     OT_TRY_GOTO(ot_batcher_open(&config, &batcher), rc, out);
-    for (int64_t i = 0; i < ot_batcher_steps_per_epoch(batcher) && !out->stopped; i += ranks)
-        OT_TRY_GOTO(run_round(engine, evaluation, batcher, i, losses, &sum, out), rc, out);
-    out->loss = out->trained_tokens ? sum / (double)out->trained_tokens : 0;
-    out->seconds = ot_clock_seconds() - started;
+    for (int64_t i = 0; i < ot_batcher_steps_per_epoch(batcher) && !sum.stopped; i += ranks)
+        OT_TRY_GOTO(run_round(engine, evaluation, batcher, i, &room, &sum), rc, out);
+    double n = sum.trained_tokens ? (double)sum.trained_tokens : 1;
+    *out = (struct ot_eval_result){.loss = sum.sum / n,
+                                   .accuracy = (double)sum.hits / n,
+                                   .trained_tokens = sum.trained_tokens,
+                                   .rows = ot_packing_rows(evaluation->packing),
+                                   .seconds = ot_clock_seconds() - started,
+                                   .stopped = sum.stopped};
 out:
     ot_batcher_close(batcher);
-    free(losses);
+    free(room.losses);
+    free(room.hits);
     return rc;
 }
 

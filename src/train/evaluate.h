@@ -1,6 +1,7 @@
-/* Evaluates an engine's present weights on packed rows, and watches the losses of a run (the loss guard). The
- * sum is in double: over the trained tokens of each micro-batch, then over the micro-batches, in file order.
- * Several ranks take the micro-batches in turn; the result is the same, and every rank gets it. */
+/* Evaluates an engine's present weights on packed rows (loss and accuracy), and watches the losses of a run
+ * (the loss guard). The sum of losses is in double: over the trained tokens of each micro-batch, then over
+ * the micro-batches, in file order. Accuracy is a count. Several ranks take the micro-batches in turn; the
+ * result is the same, and every rank gets it. */
 #ifndef OT_TRAIN_EVALUATE_H
 #define OT_TRAIN_EVALUATE_H
 
@@ -26,7 +27,8 @@ struct ot_evaluation {
 };
 
 struct ot_eval_result {
-    double loss; /* mean over trained tokens */
+    double loss;     /* mean over trained tokens */
+    double accuracy; /* share of trained tokens of which no other token has a larger logit */
     int64_t trained_tokens, rows;
     double seconds;
     bool stopped; /* ended early: the other members mean nothing */

@@ -235,11 +235,35 @@ int ot_finished_check_length(const struct ot_options *o, int64_t finished, int64
                    o->out, (long long)finished, o->out, (long long)steps);
 }
 
+/* Refuses a command that asks for another state, or another end, than the result has. */
+static int check_result(const struct ot_options *o, const struct ot_checkpoint_record *record) {
+    const struct ot_eval_history *h = &record->evals;
+    bool has_best = record->result_step > 0 || h->best_step == 0 ||
+                    ot_checkpoint_record_cost(record) <= ot_eval_cost(h->metric, &h->best);
+    bool last = o->result == OT_CHOICE_RESULT_LAST;
+    if (ot_options_given_now(o, "result") && (last ? record->result_step > 0 : !has_best))
+        return ot_fail(
+            OT_E_USAGE,
+            "%s: this run is finished and has the model of step %lld; offload-train export %s%s --out "
+            "DIR makes the other one, if its checkpoint is left",
+            o->out, (long long)(last ? record->result_step : record->progress.step), o->out,
+            last ? "" : " --best");
+    if (ot_options_given_now(o, "stop-early") && record->progress.step < record->steps &&
+        o->stop_early.evaluations > h->without_gain)
+        return ot_fail(
+            OT_E_USAGE,
+            "%s: this run is finished: --stop-early ended it after %lld of %lld steps; if checkpoints "
+            "are left, use --resume %s/checkpoints to go on",
+            o->out, (long long)record->progress.step, (long long)record->steps, o->out);
+    return 0;
+}
+
 int ot_finished_confirm(const struct ot_options *o, const struct ot_checkpoint_record *record, int64_t steps,
                         struct ot_run_log *log) {
     struct ot_verify result;
     int rc;
     OT_TRY(ot_finished_check_length(o, record->steps, steps));
+    OT_TRY(check_result(o, record));
     OT_TRY(ot_finished_restore_log(o->out));
     OT_TRY_GOTO(ot_verify_model(o->out, !o->quiet, &result), rc, out);
     ot_log_set_status("");

@@ -76,10 +76,21 @@ static void put_base(struct ot_string_builder *b, const char *type, enum ot_card
                                 type);
 }
 
+/* The step of the weights, if it is not the run's last one. */
+static void put_step(struct ot_string_builder *b, const struct ot_checkpoint_record *finished) {
+    char best[OT_EVAL_TEXT_BYTES];
+    if (!finished || finished->result_step == 0)
+        return;
+    double cost = ot_eval_cost(finished->evals.metric, &finished->evals.best);
+    ot_string_append_format(b, "\nThe weights are those after step %lld of %lld, the best evaluation: %s.\n",
+                            (long long)finished->result_step, (long long)finished->progress.step,
+                            ot_eval_cost_text(finished->evals.metric, cost, best));
+}
+
 /* run: the effective options, as in run.json. out: the directory. base: the base model's name on the hub;
- * NULL: not known. The caller frees *text. Errors: OT_E_BUDGET. */
+ * NULL: not known. finished: of the run, or NULL. The caller frees *text. Errors: OT_E_BUDGET. */
 static int model_card_make(const struct ot_json *run, const char *out, const char *base, enum ot_card kind,
-                           char **text, size_t *bytes) {
+                           const struct ot_checkpoint_record *finished, char **text, size_t *bytes) {
     static const char *const options[] = {
         "data",    "template", "train",    "freeze", "lora", "epochs",       "steps", "tokens-per-step",
         "seq-len", "lr",       "schedule", "warmup", "clip", "weight-decay", "dtype", "seed"};
@@ -102,6 +113,7 @@ static int model_card_make(const struct ot_json *run, const char *out, const cha
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         put_option(&b, run, options[i]);
     put_base(&b, ot_json_string(ot_json_get(run, "base-type"), NULL), kind);
+    put_step(&b, finished);
     ot_string_append_format(&b, "\n`run.json` has every option%s.\n",
                             kind == OT_CARD_MERGED ? " of the run that made the adapters"
                                                    : ", `log.jsonl` the record of the run");
@@ -172,7 +184,7 @@ static int take_card(struct ot_result *result) {
     free(result->card_text);
     result->card_text = NULL;
     int rc = model_card_make(run, merges || !out ? result->files.out : out, base_name(result->session, model),
-                             card, &result->card_text, &bytes);
+                             card, result->finished, &result->card_text, &bytes);
     ot_json_free(run);
     result->extra[1] = (struct ot_extra_file){.name = "README.md", .text = result->card_text, .bytes = bytes};
     return rc;
@@ -303,6 +315,7 @@ int ot_result_write_from(struct ot_result *result, const struct ot_checkpoint_re
 
 static int add_record(struct ot_result *result, const struct ot_checkpoint_record *finished) {
     size_t bytes;
+    result->finished = finished;
     OT_TRY(ot_checkpoint_record_encode(finished, &result->finished_text, &bytes));
     result->extra[result->files.n_extra++] =
         (struct ot_extra_file){.name = OT_FINISHED_NAME, .text = result->finished_text, .bytes = bytes};

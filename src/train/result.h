@@ -23,6 +23,8 @@ struct ot_result {
     char *run_text, *tokenizer_text, *chat_text, *card_text, *finished_text, *adapter_text;
     int tokenizer_fd; /* open, since the file may be removed during training; -1: the base's is copied */
     char tokenizer_path[32];
+    const struct ot_checkpoint_record
+        *finished; /* borrowed while the result is written; NULL: not finished */
     int64_t bytes; /* sum over all files */
 };
 

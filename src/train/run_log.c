@@ -238,6 +238,7 @@ int ot_run_log_eval(struct ot_run_log *log, const struct ot_eval_report *report)
     ot_json_put_int(w, "step", report->step);
     ot_json_put_real(w, "loss", report->loss);
     ot_json_put_real(w, "perplexity", exp(report->loss));
+    ot_json_put_real(w, "accuracy", report->accuracy);
     ot_json_put_int(w, "trained_tokens", report->trained_tokens);
     ot_json_put_int(w, "rows", report->rows);
     ot_json_put_real(w, "seconds", report->seconds);

@@ -12,15 +12,17 @@
  *               step before), [loss_scale] (fp16), [skipped] (why), [spike]
  *   predicted_again   from_step, to_step (measured), first_step_seconds (predicted before step 1),
  *               step_seconds, busy_seconds, exposed_seconds, exposed_host_seconds
- *   eval        step, loss, perplexity, trained_tokens, rows, seconds
+ *   eval        step, loss, perplexity, accuracy, trained_tokens, rows, seconds
  *   checkpoint  step, dir, written_bytes, referred_bytes, seconds; after a failed save: step, error
  *   sample      step, prompt, text: an answer to a held-out row, at the end
  *   trace       file, steps, left_out, seconds, busy_seconds, exposed_seconds, exposed_host_seconds
  *   done        steps, tokens, seconds (all: step_seconds, eval_seconds, save_seconds, result_seconds,
  *               sample_seconds and the rest), loss, flops_per_s, skipped, spikes, interrupted,
- *               [resumed_after], [checkpoint], [last_eval_step], [last_eval], [best_eval_step], [best_eval],
- *               [best_checkpoint_step], [predicted_step_seconds], [predicted_again_step_seconds],
- *               measured_steps, [measured_step_seconds], nvme_read_bytes, nvme_written_bytes,
+ *               [stopped_early], [resumed_after], [checkpoint], [last_eval_step], [last_eval],
+ *               [last_accuracy], [best_eval_step], [best_eval], [best_accuracy] (by --eval-metric),
+ *               [best_checkpoint_step], [result_step] (if OUT has the model of the best evaluation),
+ *               [predicted_step_seconds], [predicted_again_step_seconds], measured_steps,
+ *               [measured_step_seconds], nvme_read_bytes, nvme_written_bytes,
  *               shadow_committed, shadow_dropped (tiles, of this rank), gpu_planned_bytes, gpu_used_bytes,
  *               host_planned_bytes, host_used_bytes, nvme_planned_bytes, nvme_used_bytes,
  *               process_peak_bytes, [out]
@@ -85,7 +87,7 @@ int ot_run_log_step(struct ot_run_log *log, const struct ot_step_report *report)
 
 struct ot_eval_report {
     int64_t step; /* 0: before the first step */
-    double loss;
+    double loss, accuracy;
     int64_t trained_tokens, rows;
     double seconds;
 };

@@ -29,36 +29,6 @@
  * would have to wait for the copying. */
 static const double paced_share = 0.6;
 
-/* ---- the best checkpoint ---- */
-
-static void rate(struct ot_saver *sv, int64_t step, double eval) {
-    if (isnan(eval) || (sv->best_step >= 0 && eval >= sv->best_eval))
-        return;
-    sv->best_step = step;
-    sv->best_eval = eval;
-}
-
-/* Finds the best checkpoint of the run that is resumed. A damaged checkpoint cannot be the best. */
-static int rate_earlier(struct ot_saver *sv) {
-    struct ot_checkpoint_list list;
-    OT_TRY(ot_checkpoint_list_make(sv->parent, &list));
-    int best = ot_checkpoint_find_best(&list, &sv->best_eval);
-    sv->best_step = best >= 0 ? list.entries[best].step : -1;
-    ot_checkpoint_list_free(&list);
-    return 0;
-}
-
-bool ot_saver_wants_best(const struct ot_saver *sv, double eval) {
-    bool is_under_way = sv->under_way && sv->eval_under_way <= eval;
-    return sv->keeps_best && !sv->keeps_all && ot_saver_is_regular(sv->config.session->options) &&
-           !isnan(eval) && !is_under_way && (sv->best_step < 0 || eval < sv->best_eval);
-}
-
-int64_t ot_saver_best(const struct ot_saver *sv, double *eval) {
-    *eval = sv->best_eval;
-    return sv->best_step;
-}
-
 /* ---- opening ---- */
 
 static int remove_checkpoints(const char *parent) {
@@ -118,7 +88,7 @@ out:
 /* Takes over the checkpoints of the run that is resumed. Prunes them: the run may have been killed before it
  * did. */
 static int take_over(struct ot_saver *sv) {
-    OT_TRY(rate_earlier(sv));
+    OT_TRY(ot_saver_rate_earlier(sv));
     return ot_checkpoint_prune(sv->parent, (int)sv->config.session->options->keep, sv->best_step);
 }
 
@@ -416,9 +386,9 @@ int ot_saver_begin(struct ot_saver *sv, const struct ot_checkpoint_record *recor
     OT_TRY(ot_saver_poll(sv, true));
     sv->last_begun = ot_clock_seconds();
     sv->step_under_way = step;
-    sv->eval_under_way = ot_checkpoint_record_eval(record);
+    sv->cost_under_way = ot_checkpoint_record_cost(record);
     /* A checkpoint that was made before its state was evaluated is made again: its record lacks the loss. */
-    int has = ot_saver_has(sv, step) && (sv->last_is_rated || isnan(sv->eval_under_way));
+    int has = ot_saver_has(sv, step) && (sv->last_is_rated || isnan(sv->cost_under_way));
     OT_TRY(ot_session_ranks_choose(sv->config.session, &has));
     if (has)
         return 0;
@@ -460,8 +430,8 @@ static int complete(struct ot_saver *sv, struct ot_pins *pins) {
     }
     sv->last_step = sv->step_under_way;
     sv->seconds = seconds;
-    sv->last_is_rated = !isnan(sv->eval_under_way);
-    rate(sv, sv->step_under_way, sv->eval_under_way);
+    sv->last_is_rated = !isnan(sv->cost_under_way);
+    ot_saver_rate(sv, sv->step_under_way, sv->cost_under_way);
     free(sv->last_dir);
     sv->last_dir = NULL;
     OT_TRY(ot_checkpoint_name(sv->parent, sv->last_step, &sv->last_dir));

@@ -7,9 +7,15 @@
  * referred to. A failed save is logged and does not stop the run: earlier checkpoints stay, and the next
  * checkpoint is tried when it is due. A removal that failed is logged, and tried again before the next save.
  *
- * THE BEST. If an evaluation has a lower loss than every checkpoint, the training loop saves the evaluated
- * state at once (ot_saver_wants_best). The checkpoint with the lowest loss stays beside the newest --keep. A
- * checkpoint is rated only by an evaluation of its own step.
+ * THE BEST. If an evaluation is better than that of every checkpoint (eval_history.h), the training loop
+ * saves the evaluated state at once (ot_saver_wants_best). The best checkpoint stays beside the newest
+ * --keep. A checkpoint is rated only by an evaluation of its own step.
+ *
+ * THE RESULT. With --result best a run that ends in a worse state than its best checkpoint first saves this
+ * last state, like any checkpoint, and then loads the best one into its engine (ot_saver_restore_best). All
+ * that follows, the model and the sample, is of the best state, with any plan and any number of ranks. So
+ * both states stay: one as the model and the best checkpoint, the other as the newest checkpoint. If the last
+ * state cannot be saved, or the best one cannot be opened, the run keeps its last state and says so.
  *
  * SPACE. Before step 1 the file OUT/checkpoints/reserved reserves disk space for everything that the run
  * still has to write: --keep checkpoints, the best one, the one being made, and the model. The file shrinks
@@ -119,10 +125,18 @@ bool ot_saver_is_due(struct ot_saver *saver);
 
 /* True if --save-every asks for checkpoints, so that the run reserves space for them and keeps the best. */
 bool ot_saver_is_regular(const struct ot_options *options);
-/* On rank 0: true if a checkpoint of a state with this loss would be the best one, and is to be made. */
-bool ot_saver_wants_best(const struct ot_saver *saver, double eval);
-/* Step (-1: none) and loss of the best complete checkpoint. */
-int64_t ot_saver_best(const struct ot_saver *saver, double *eval);
+/* On rank 0: true if a checkpoint of a state of this cost would be the best one, and is to be made. */
+bool ot_saver_wants_best(const struct ot_saver *saver, double cost);
+/* On rank 0: step (-1: none) and cost of the best complete checkpoint. */
+int64_t ot_saver_best(const struct ot_saver *saver, double *cost);
+/* Chooses --result if it is open: best if the run evaluates and saves regularly. Errors: OT_E_USAGE: an
+ * option needs evaluations, and there are none. */
+int ot_saver_choose_result(struct ot_settings *settings, bool evaluates);
+/* For the end of a run, with a drained engine: loads the best checkpoint if it is better than the state of
+ * the engine, `end`, which then has a checkpoint too. *step: of the state that was loaded; 0: the engine's
+ * state is still the last one. All ranks call it. Errors: as ot_session_restore, and then the engine's state
+ * is undefined; OT_E_IO (of the log); OT_E_COMM. */
+int ot_saver_restore_best(struct ot_saver *saver, const struct ot_checkpoint_record *end, int64_t *step);
 
 /* Begins a checkpoint. The engine must be drained after step record->progress.step. A checkpoint that is
  * still being written is completed first. step_seconds: about the time of a step, to pace the copying; 0:

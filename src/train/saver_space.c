@@ -137,13 +137,20 @@ int ot_saver_hold_space(struct ot_saver *sv) {
 }
 
 int ot_saver_hold_first_space(struct ot_saver *sv) {
+    const struct ot_options *options = sv->config.session->options;
     sv->keeps_best = sv->config.evaluates || sv->best_step >= 0;
     int rc = ot_saver_hold_space(sv);
     if (rc == 0 || !sv->keeps_best)
         return rc;
+    if (ot_options_given_now(options, "result") && options->result == OT_CHOICE_RESULT_BEST)
+        return ot_fail_context(rc, "--result best");
     sv->keeps_best = false;
     OT_TRY(ot_saver_hold_space(sv));
-    ot_log(OT_LOG_WARN, "%s: there is no room to keep the best checkpoint beside the newest", sv->parent);
+    ot_log(
+        OT_LOG_WARN,
+        "%s: there is no room to keep the best checkpoint beside the newest, so the result will be the model "
+        "of the last step",
+        sv->parent);
     return 0;
 }
 

@@ -1,4 +1,4 @@
-/* The state of the saver, shared by saver.c and saver_space.c. */
+/* The state of the saver, shared by saver.c, saver_best.c and saver_space.c. */
 #ifndef OT_TRAIN_SAVER_STATE_H
 #define OT_TRAIN_SAVER_STATE_H
 
@@ -14,7 +14,7 @@ struct ot_saver {
     int n_held;
     size_t capacity; /* of both arrays */
     int64_t step_under_way, last_step;
-    double eval_under_way, best_eval; /* loss of that checkpoint's state; NaN: it was not evaluated */
+    double cost_under_way, best_cost; /* of that checkpoint's state (eval_history.h); NaN: not evaluated */
     int64_t best_step;                /* of the best checkpoint; -1: no checkpoint's state was evaluated */
     char *last_dir;
     double last_begun, seconds;
@@ -31,6 +31,11 @@ struct ot_saver {
     bool removal_failed; /* on some rank, after the last checkpoint: the next save tries again */
     bool old_run;        /* OUT/checkpoints.old exists until this run's first checkpoint */
 };
+
+/* A checkpoint is complete: if it is the best one so far, it becomes the best checkpoint. */
+void ot_saver_rate(struct ot_saver *saver, int64_t step, double cost);
+/* Finds the best checkpoint of the run that is resumed. A damaged checkpoint cannot be the best. */
+int ot_saver_rate_earlier(struct ot_saver *saver);
 
 /* Bytes that this rank copies and refers to. */
 void ot_saver_own_bytes(const struct ot_session *session, int64_t *copied, int64_t *referred);

@@ -40,11 +40,10 @@ struct loop {
     struct ot_loss_guard guard;
     struct ot_forecast_again again;
     int64_t submitted, done;
-    int64_t eval_at; /* the loop evaluates after this step, and submits no later step before that */
-    int64_t tune_at; /* the loop tunes after this step, likewise; 0: never, or done */
-    int64_t save_at; /* the loop begins a checkpoint after this step, likewise */
-    int64_t best_step;
-    double last_eval, best_eval;
+    int64_t eval_at;  /* the loop evaluates after this step, and submits no later step before that */
+    int64_t tune_at;  /* the loop tunes after this step, likewise; 0: never, or done */
+    int64_t save_at;  /* the loop begins a checkpoint after this step, likewise */
+    double last_eval; /* when it was made */
     double started;
     double step_seconds;         /* of the last step */
     int64_t filled_from;         /* the step after which the engine was last drained */
@@ -220,21 +219,35 @@ static void call_eval_by_time(struct loop *l) {
         l->eval_at = l->submitted;
 }
 
-/* The evaluation before step 1 measures the base: any later one replaces it as the best. */
-static bool is_best(const struct loop *l, double loss) {
-    return !l->out->has_eval || l->best_step == 0 || loss < l->best_eval || isnan(l->best_eval);
+/* True after the last step, or after the evaluation with which --stop-early ends the run. */
+static bool is_over(const struct loop *l) {
+    return l->done == l->of->shape->lr.steps || l->out->stopped_early;
+}
+
+static void find_early_stop(struct loop *l) {
+    int64_t patience = l->of->session->options->stop_early.evaluations;
+    l->out->stopped_early =
+        l->done < l->of->shape->lr.steps && ot_eval_history_stops(&l->out->history, l->done, patience);
 }
 
 /* Lets the evaluated state be saved now if no checkpoint is as good. The state after the last step is the
  * result itself. */
-static int call_save_of_best(struct loop *l, double loss) {
-    if (!l->of->saver || l->done == 0 || l->done == l->of->shape->lr.steps)
+static int call_save_of_best(struct loop *l) {
+    if (!l->of->saver || l->done == 0 || is_over(l))
         return 0;
-    int wants = ot_saver_wants_best(l->of->saver, loss);
+    int wants = ot_saver_wants_best(l->of->saver, ot_eval_history_cost(&l->out->history, l->done));
     OT_TRY(ot_session_ranks_choose(l->of->session, &wants));
     if (wants)
         l->save_at = l->done;
     return 0;
+}
+
+static void show_evaluation(const struct loop *l, const struct ot_eval_result *result, bool best) {
+    char time[OT_TEXT_BYTES];
+    ot_log(OT_LOG_INFO, "eval %lld/%lld loss %.4f · accuracy %.2f %%%s · %lld rows in %s", (long long)l->done,
+           (long long)l->of->shape->lr.steps, result->loss, 100 * result->accuracy,
+           best && l->done ? " (best)" : "", (long long)result->rows,
+           ot_text_duration(result->seconds, time));
 }
 
 static int evaluate(struct loop *l) {
@@ -253,28 +266,19 @@ static int evaluate(struct loop *l) {
         l->found_requests |= ASKS_STOP;
         return 0;
     }
-    bool best = is_best(l, result.loss);
-    if (!l->out->has_eval)
-        l->out->first_eval = result.loss;
-    if (best) {
-        l->best_eval = result.loss;
-        l->best_step = l->done;
-    }
-    l->out->has_eval = true;
-    l->out->last_eval = result.loss;
-    l->out->eval_step = l->done;
+    struct ot_eval_score score = {result.loss, result.accuracy};
+    bool best = ot_eval_history_add(&l->out->history, l->done, &score, s->options->stop_early.delta);
     l->last_eval = ot_clock_seconds();
-    char time[OT_TEXT_BYTES];
-    ot_log(OT_LOG_INFO, "eval %lld/%lld loss %.4f%s · %lld rows in %s", (long long)l->done,
-           (long long)l->of->shape->lr.steps, result.loss, best && l->done ? " (best)" : "",
-           (long long)result.rows, ot_text_duration(result.seconds, time));
+    find_early_stop(l);
+    show_evaluation(l, &result, best);
     struct ot_eval_report report = {.step = l->done,
                                     .loss = result.loss,
+                                    .accuracy = result.accuracy,
                                     .trained_tokens = result.trained_tokens,
                                     .rows = result.rows,
                                     .seconds = result.seconds};
     OT_TRY(log_result(l, ot_is_rank0(s) ? ot_run_log_eval(l->of->log, &report) : 0));
-    return call_save_of_best(l, result.loss);
+    return call_save_of_best(l);
 }
 
 /* ---- tuning ---- */
@@ -313,12 +317,7 @@ static struct ot_checkpoint_record make_record(const struct loop *l) {
         .ranks = ot_shard_summing_ranks(&of->session->ranks.shard),
         .hosts = of->hosts,
         .log_bytes = of->log ? ot_run_log_bytes(of->log) : 0,
-        .has_eval = l->out->has_eval,
-        .eval_step = l->out->eval_step,
-        .best_step = l->best_step,
-        .first_eval = l->out->first_eval,
-        .last_eval = l->out->last_eval,
-        .best_eval = l->best_eval,
+        .evals = l->out->history,
         .has_base = identity->base.is_known,
         .base_sample = identity->base.sample,
         .has_frozen = of->session->model.has_frozen_crc,
@@ -490,8 +489,8 @@ static int between_steps(struct loop *l) {
     return 0;
 }
 
-/* The run stops before its last step: because it was asked to, or because rank 0 could not write the log. */
-static int stop_early(struct loop *l) {
+/* The run is interrupted: because it was asked to stop, or because rank 0 could not write the log. */
+static int end_interrupted(struct loop *l) {
     struct ot_saver *saver = l->of->saver;
     int rc = save_at_stop(l);
     if (l->log_error.code == 0)
@@ -504,8 +503,7 @@ static int stop_early(struct loop *l) {
 }
 
 static int run_steps(struct loop *l) {
-    const int64_t steps = l->of->shape->lr.steps;
-    while (l->done < steps && !l->out->interrupted) {
+    while (!is_over(l) && !l->out->interrupted) {
         while (l->submitted < next_stop(l) && l->submitted - l->done < IN_FLIGHT && !stops(l))
             OT_TRY(submit_step(l));
         if (l->done < l->submitted)
@@ -515,13 +513,13 @@ static int run_steps(struct loop *l) {
         call_save_by_time(l);
         if (l->done < l->submitted)
             continue;
-        l->out->interrupted = stops(l) && l->done < steps;
+        l->out->interrupted = stops(l) && !is_over(l);
         if (!l->out->interrupted)
             OT_TRY(between_steps(l));
     }
     OT_TRY(ot_engine_drain(l->of->session->engine));
     if (l->out->interrupted)
-        return stop_early(l);
+        return end_interrupted(l);
     return l->of->saver ? ot_saver_poll(l->of->saver, true) : 0;
 }
 
@@ -529,20 +527,18 @@ static int run_steps(struct loop *l) {
 static int enter(struct loop *l) {
     const struct ot_checkpoint_record *r = l->of->resume;
     struct ot_outcome *out = l->out;
-    *out = (struct ot_outcome){.checkpoint_step = -1, .saved_best_step = -1};
+    enum ot_eval_metric metric = (enum ot_eval_metric)l->of->session->options->eval_metric;
+    *out = (struct ot_outcome){.checkpoint_step = -1, .saved_best_step = -1, .history.metric = metric};
     if (!r)
         return l->of->rows->eval ? pause_for(l, OT_PAUSE_EVAL, evaluate) : 0;
     OT_TRY(ot_batcher_seek(l->batcher, r->position));
     l->submitted = l->done = out->steps = out->first_step = r->progress.step;
-    out->has_eval = r->has_eval;
-    out->eval_step = r->eval_step;
-    out->first_eval = r->first_eval;
-    out->last_eval = r->last_eval;
-    l->best_eval = r->best_eval;
-    l->best_step = r->best_step;
+    out->history = r->evals;
+    out->history.metric = metric;
+    find_early_stop(l);
     /* an evaluation was due at this step and a stop prevented it */
     int64_t due = ot_calendar_next_eval(&l->calendar, l->done - 1);
-    return l->of->rows->eval && l->done == due && r->eval_step < l->done
+    return l->of->rows->eval && l->done == due && r->evals.last_step < l->done
                ? pause_for(l, OT_PAUSE_EVAL, evaluate)
                : 0;
 }
@@ -588,10 +584,8 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out,
     if (of->saver) {
         out->checkpoint = ot_saver_last_dir(of->saver);
         out->checkpoint_step = ot_saver_last_step(of->saver);
-        out->saved_best_step = ot_saver_best(of->saver, &out->saved_best_eval);
+        out->saved_best_step = ot_saver_best(of->saver, &out->saved_best_cost);
     }
-    out->best_step = l.best_step;
-    out->best_eval = l.best_eval;
     *end = make_record(&l);
 out:
     ot_log_set_status("");

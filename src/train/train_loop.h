@@ -2,9 +2,9 @@
  *
  * Two steps are in flight, so that the next forward pass overlaps the update. The loop drains the engine
  * before each evaluation and before each checkpoint. A checkpoint is then written while the next steps run.
- * The intervals of evaluations and checkpoints do not change the steps. A resumed run begins with the step
- * after its checkpoint, at that step's place in the data. Use it from one
- * thread.
+ * The intervals of evaluations and checkpoints do not change the steps. With --stop-early an evaluation may
+ * end the run before its last step: the run is then finished, not interrupted. A resumed run begins with the
+ * step after its checkpoint, at that step's place in the data. Use it from one thread.
  */
 #ifndef OT_TRAIN_TRAIN_LOOP_H
 #define OT_TRAIN_TRAIN_LOOP_H
@@ -58,19 +58,18 @@ struct ot_outcome {
     bool out_of_time;        /* --grace left no time for a checkpoint */
     const char *checkpoint;  /* directory of the newest checkpoint, owned by the saver; NULL: no checkpoint */
     int64_t checkpoint_step; /* -1: no checkpoint */
-    bool has_eval;
-    int64_t eval_step;   /* the step of the last evaluation */
+    struct ot_eval_history history;
+    bool stopped_early;  /* --stop-early ended the run */
     int64_t timed_steps; /* full steps in the middle of the run, whose time is timed_seconds */
     double timed_seconds;
     int64_t nvme_read_bytes, nvme_written_bytes; /* by the steps and evaluations */
-    double first_eval, last_eval;
-    int64_t best_step; /* of the best evaluation; 0: none was made after step 1 */
-    double best_eval;
     int64_t saved_best_step; /* of the best checkpoint; -1: no checkpoint's state was evaluated */
-    double saved_best_eval;
+    double saved_best_cost;
+    int64_t result_step; /* of the best state, which the caller loaded after the last step; 0: it did not */
 };
 
-/* When this returns 0, the engine is drained and no checkpoint is being written. A run that was asked to stop
+/* When this returns 0, the engine is drained and no checkpoint is being written, and it has the state after
+ * step out->steps. A run that was asked to stop
  * has saved a checkpoint if --grace left time for it, and *out tells. *end: the record of the run's last
  * step; it borrows from the loop's identity. Errors: OT_E_NUMERIC (many steps in a row without a finite
  * gradient), OT_E_STALL (a checkpoint was made if the engine was consistent), or the errors of the engine and

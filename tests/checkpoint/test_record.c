@@ -28,12 +28,15 @@ static struct ot_checkpoint_record sample(void) {
         .tokens = INT64_C(7864320123),
         .seconds = 0.1 + 0.2,
         .log_bytes = 4711,
-        .has_eval = true,
-        .eval_step = 100,
-        .best_step = 80,
-        .first_eval = 1.0 / 3.0,
-        .last_eval = 0x1.fffffffffffffp-1,
-        .best_eval = 5e-324,
+        .evals = {.metric = OT_EVAL_ACCURACY,
+                  .has_any = true,
+                  .last_step = 100,
+                  .best_step = 80,
+                  .first = {1.0 / 3.0, 0},
+                  .last = {0x1.fffffffffffffp-1, 1.0 / 7},
+                  .best = {5e-324, 1},
+                  .without_gain = 2},
+        .result_step = 80,
         .data = {.rows = 77, .tokens = 9001, .trained_tokens = 4000, .crc = 0xfffffffeu},
         .eval_data = {.rows = 3, .tokens = 200, .trained_tokens = 200, .crc = 1},
         .has_base = true,
@@ -59,12 +62,15 @@ static void check_same(const struct ot_checkpoint_record *a, const struct ot_che
     assert_int_equal(a->tokens, b->tokens);
     assert_memory_equal(&a->seconds, &b->seconds, sizeof(double));
     assert_int_equal(a->log_bytes, b->log_bytes);
-    assert_int_equal(a->has_eval, b->has_eval);
-    assert_int_equal(a->eval_step, b->eval_step);
-    assert_int_equal(a->best_step, b->best_step);
-    assert_memory_equal(&a->first_eval, &b->first_eval, sizeof(double));
-    assert_memory_equal(&a->last_eval, &b->last_eval, sizeof(double));
-    assert_memory_equal(&a->best_eval, &b->best_eval, sizeof(double));
+    assert_int_equal(a->evals.metric, b->evals.metric);
+    assert_int_equal(a->evals.has_any, b->evals.has_any);
+    assert_int_equal(a->evals.last_step, b->evals.last_step);
+    assert_int_equal(a->evals.best_step, b->evals.best_step);
+    assert_memory_equal(&a->evals.first, &b->evals.first, sizeof a->evals.first);
+    assert_memory_equal(&a->evals.last, &b->evals.last, sizeof a->evals.last);
+    assert_memory_equal(&a->evals.best, &b->evals.best, sizeof a->evals.best);
+    assert_int_equal(a->evals.without_gain, b->evals.without_gain);
+    assert_int_equal(a->result_step, b->result_step);
     assert_memory_equal(&a->data, &b->data, sizeof a->data);
     assert_memory_equal(&a->eval_data, &b->eval_data, sizeof a->eval_data);
     assert_int_equal(a->has_base, b->has_base);
@@ -118,32 +124,33 @@ static void test_reals_keep_their_bits(void **state) {
     struct ot_checkpoint_record record = sample(), read;
     for (uint64_t i = 1; i <= 3000; i++) {
         uint64_t bits = i * 0x9e3779b97f4a7c15u;
-        memcpy(&record.last_eval, &bits, sizeof bits);
-        if (!isfinite(record.last_eval))
+        memcpy(&record.evals.last.loss, &bits, sizeof bits);
+        if (!isfinite(record.evals.last.loss))
             continue;
-        record.seconds = fabs(record.last_eval);
+        record.seconds = fabs(record.evals.last.loss);
         record.progress.loss_scale = ldexpf(1.0f, (int)(i % 250) - 125);
         round_trip(&record, &read);
         check_same(&record, &read);
         ot_checkpoint_record_free(&read);
     }
-    record.last_eval = -0.0;
+    record.evals.last.loss = -0.0;
     round_trip(&record, &read);
-    assert_true(signbit(read.last_eval));
+    assert_true(signbit(read.evals.last.loss));
     ot_checkpoint_record_free(&read);
 }
 
 static void test_without_evaluation_or_with_one_that_is_not_finite(void **state) {
     (void)state;
     struct ot_checkpoint_record record = sample(), read;
-    record.last_eval = INFINITY;
-    record.best_eval = NAN;
+    record.evals.last.loss = INFINITY;
+    record.evals.best.loss = NAN;
     round_trip(&record, &read);
-    assert_true(isnan(read.last_eval) && isnan(read.best_eval) && read.first_eval == record.first_eval);
+    assert_true(isnan(read.evals.last.loss) && isnan(read.evals.best.loss) &&
+                read.evals.first.loss == record.evals.first.loss);
     ot_checkpoint_record_free(&read);
-    record.has_eval = false;
+    record.evals.has_any = false;
     round_trip(&record, &read);
-    assert_false(read.has_eval);
+    assert_false(read.evals.has_any);
     ot_checkpoint_record_free(&read);
 }
 
@@ -180,6 +187,10 @@ static void test_bounds(void **state) {
     check_refused("\"trained_tokens\": 4000", "\"trained_tokens\": 9002", "'trained_tokens'");
     check_refused("\"seconds\": 0.3", "\"seconds\": -0.3", "'seconds'");
     check_refused("\"last_step\": 100", "\"last_step\": \"x\"", "'last_step'");
+    check_refused("\"metric\": \"accuracy\"", "\"metric\": \"bleu\"", "unknown metric 'bleu'");
+    check_refused("\"best_accuracy\": 1.0", "\"best_accuracy\": 1.5", "'best_accuracy'");
+    check_refused("\"without_gain\": 2", "\"without_gain\": -2", "'without_gain'");
+    check_refused("\"result_step\": 80", "\"result_step\": 121", "'result_step' is 121");
     check_refused("\"eval\": {", "\"eval\": 1, \"else\": {", "'eval' is an integer");
     check_refused("\"options\": {}", "\"options\": []", "'options' is an array, not an object");
     check_refused("\"options\": {}", "\"options\": null", "'options' is missing");
@@ -194,7 +205,7 @@ static void test_bounds(void **state) {
 /* In a new run nothing has been counted yet. */
 static void test_counts_may_be_zero(void **state) {
     (void)state;
-    struct ot_checkpoint_record record = {.progress = {.loss_scale = 1.0f}, .has_eval = true}, read;
+    struct ot_checkpoint_record record = {.progress = {.loss_scale = 1.0f}, .evals = {.has_any = true}}, read;
     round_trip(&record, &read);
     check_same(&record, &read);
     ot_checkpoint_record_free(&read);
@@ -203,8 +214,10 @@ static void test_counts_may_be_zero(void **state) {
 /* Each key in turn gets another name: a missing key is never read as 0. */
 static void test_keys_are_needed(void **state) {
     (void)state;
-    static const char *const optional[] = {"arithmetic", "eval", "first_loss", "last_loss",
-                                           "best_loss",  "base", "frozen"};
+    static const char *const optional[] = {"arithmetic",     "eval",      "metric",        "first_loss",
+                                           "first_accuracy", "last_loss", "last_accuracy", "best_loss",
+                                           "best_accuracy",  "base",      "frozen",        "without_gain",
+                                           "result_step"};
     struct ot_checkpoint_record record = sample(), read;
     char *text, words[64];
     size_t bytes;
@@ -290,6 +303,56 @@ static void test_damage(void **state) {
     free(text);
 }
 
+/* ---- the history of evaluations ---- */
+
+/* What transformers' Trainer and EarlyStoppingCallback make of these numbers: patience 2, threshold 0.1. */
+static void test_best_and_patience(void **state) {
+    (void)state;
+    static const struct {
+        double loss, accuracy;
+        bool is_best;
+        int without_gain;
+    } by_loss[] = {{3, 0.5, true, 0},    {3.5, 0.6, false, 1},  {2.95, 0.6, true, 2}, /* too small a gain */
+                   {2.86, 0.6, true, 3}, /* small again, for it is compared with 2.95 */
+                   {2.75, 0.6, true, 0}, {2.75, 0.7, false, 1}, {2.66, 0.6, true, 2}},
+      by_accuracy[] = {
+          {3, 0.5, true, 0}, {2, 0.5, false, 1}, {9, 0.55, true, 2}, {9, 0.75, true, 0}, {1, 0.25, false, 1}};
+    for (int metric = OT_EVAL_LOSS; metric <= OT_EVAL_ACCURACY; metric++) {
+        struct ot_eval_history h = {.metric = (enum ot_eval_metric)metric};
+        size_t n = metric == OT_EVAL_LOSS ? sizeof by_loss / sizeof *by_loss
+                                          : sizeof by_accuracy / sizeof *by_accuracy;
+        assert_true(isnan(ot_eval_history_cost(&h, 0)) && !ot_eval_history_stops(&h, 0, 1));
+        /* The base is better than all, and counts for nothing. */
+        assert_true(ot_eval_history_add(&h, 0, &(struct ot_eval_score){0.5, 1}, 0.1));
+        for (size_t i = 0; i < n; i++) {
+            const struct ot_eval_score score =
+                metric == OT_EVAL_LOSS ? (struct ot_eval_score){by_loss[i].loss, by_loss[i].accuracy}
+                                       : (struct ot_eval_score){by_accuracy[i].loss, by_accuracy[i].accuracy};
+            bool is_best = metric == OT_EVAL_LOSS ? by_loss[i].is_best : by_accuracy[i].is_best;
+            int waits = metric == OT_EVAL_LOSS ? by_loss[i].without_gain : by_accuracy[i].without_gain;
+            int64_t step = 10 * ((int64_t)i + 1);
+            assert_int_equal(ot_eval_history_add(&h, step, &score, 0.1), is_best);
+            assert_int_equal(h.without_gain, waits);
+            assert_int_equal(h.last_step, step);
+            assert_int_equal(h.best_step == step, is_best);
+            assert_true(ot_eval_history_cost(&h, step) ==
+                        (metric == OT_EVAL_LOSS ? score.loss : -score.accuracy));
+            assert_true(isnan(ot_eval_history_cost(&h, step - 1)));
+            assert_int_equal(ot_eval_history_stops(&h, step, 2), waits >= 2);
+            assert_int_equal(ot_eval_history_stops(&h, step, 1), waits >= 1);
+            assert_false(ot_eval_history_stops(&h, step, 0) || ot_eval_history_stops(&h, step + 1, 2));
+        }
+        assert_true(h.first.loss == 0.5 && h.best.loss == (metric == OT_EVAL_LOSS ? 2.66 : 9));
+    }
+    char text[OT_EVAL_TEXT_BYTES];
+    assert_string_equal(ot_eval_cost_text(OT_EVAL_LOSS, 1.23456, text), "eval 1.2346");
+    assert_string_equal(ot_eval_cost_text(OT_EVAL_ACCURACY, -0.87654, text), "accuracy 87.65 %");
+    /* A checkpoint of an older version knows no accuracy: any evaluation is better. */
+    struct ot_eval_history old = {
+        .metric = OT_EVAL_ACCURACY, .has_any = true, .best_step = 10, .best = {1, NAN}};
+    assert_true(ot_eval_history_add(&old, 20, &(struct ot_eval_score){2, 0}, 0));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_was_written_is_read),
@@ -298,6 +361,7 @@ int main(void) {
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_counts_may_be_zero),
         cmocka_unit_test(test_keys_are_needed),
+        cmocka_unit_test(test_best_and_patience),
         cmocka_unit_test(test_unknown_keys_are_passed_over),
         cmocka_unit_test(test_control_characters_do_not_come_through),
         cmocka_unit_test(test_other_documents),

@@ -121,14 +121,15 @@ class Train(program.ProgramTest):
         last = [event for event in self.log("b") if event["event"] == "eval"][-1]
         result = self.succeed("eval", self.path("b"), "--data", self.path("held.jsonl"), "--json", "--seq-len", "128")
         self.assertEqual(len(result.out.splitlines()), 1)
-        self.assertEqual(set(result.json()), {"loss", "perplexity", "trained_tokens", "rows"})
+        self.assertEqual(set(result.json()), {"loss", "perplexity", "accuracy", "trained_tokens", "rows"})
         self.assertEqual(result.json()["rows"], 7)
         self.assertEqual(result.json()["trained_tokens"], last["trained_tokens"])
         self.assertAlmostEqual(result.json()["loss"], last["loss"], delta=1e-5)
         self.assertAlmostEqual(result.json()["perplexity"], math.exp(result.json()["loss"]), delta=1e-3)
+        self.assertEqual(result.json()["accuracy"], last["accuracy"])
         self.assertEqual(result.err, "")
         text = self.succeed("eval", "--model", self.path("b"), "--data", self.path("held.jsonl"))
-        self.assertRegex(text.out, r"^loss \d\.\d+ · perplexity .* trained tokens · 7 rows\n$")
+        self.assertRegex(text.out, r"^loss \d\.\d+ · perplexity .* · accuracy \d.* % of .* trained tokens · 7 rows\n$")
 
     def test_placement_and_threads_do_not_change_a_bit(self):
         self.train("c", "--steps", "6")

@@ -78,7 +78,7 @@ class Sql(program.ProgramTest):
                      "--out", self.path("sql-out"))
         before = self.succeed("eval", shared("models/story-llama"), "--data", held_out, "--json").json()
         after = self.succeed("eval", self.path("sql-out"), "--data", held_out, "--json").json()
-        self.assertEqual(set(after), {"loss", "perplexity", "trained_tokens", "rows"})
+        self.assertEqual(set(after), {"loss", "perplexity", "accuracy", "trained_tokens", "rows"})
         self.assertEqual((after["rows"], after["trained_tokens"]), (100, before["trained_tokens"]))
         self.assertLess(after["loss"], 0.5 * before["loss"])
         text = self.succeed("generate", "--model", self.path("sql-out"), "-p", "CREATE TABLE", "--max-new-tokens", "8")

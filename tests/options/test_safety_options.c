@@ -2,6 +2,8 @@
  * change each option of train. */
 #include "tests/options/option_lines.h"
 
+#include "src/checkpoint/eval_history.h"
+
 #include <stdlib.h>
 
 #define BASE "--model m --data d.jsonl "
@@ -13,7 +15,8 @@ static void defaults_save_every_half_hour_and_resume(void **state) {
     assert_true(o.save_every.seconds == 1800 && o.save_every.steps == 0 && !o.save_every.epoch);
     assert_string_equal(o.resume, "auto");
     assert_true(o.keep == 1 && o.grace == 0 && o.stall_limit == 600 && o.max_skips == 20);
-    assert_true(o.skip_spikes == 0);
+    assert_true(o.skip_spikes == 0 && o.stop_early.evaluations == 0);
+    assert_true(!ot_options_given(&o, "result") && o.eval_metric == OT_EVAL_LOSS);
     ot_options_free(&o);
 }
 
@@ -26,6 +29,10 @@ static void each_parses(void **state) {
     assert_string_equal(o.resume, "old");
     assert_true(o.keep == 3 && o.grace == 30 && o.stall_limit == 120 && o.max_skips == 5);
     assert_true(o.skip_spikes == 4.5);
+    ot_options_free(&o);
+    accept(&o, BASE "--eval-metric accuracy --stop-early 3,0.01 --result last");
+    assert_true(o.eval_metric == OT_EVAL_ACCURACY && o.result == OT_CHOICE_RESULT_LAST);
+    assert_true(o.stop_early.evaluations == 3 && o.stop_early.delta == 0.01);
     ot_options_free(&o);
     accept(&o, BASE "--save-every epoch --eval-every epoch");
     assert_true(o.save_every.epoch && o.save_every.seconds == 0 && o.eval_every.epoch);
@@ -54,6 +61,13 @@ static void absurd_values_are_refused(void **state) {
         "--log-every never",
         "--log-every epoch",
         "--eval-every never",
+        "--eval-metric match",
+        "--result worst",
+        "--stop-early 0",
+        "--stop-early 3,",
+        "--stop-early 3,-1",
+        "--stop-early 3,0.1,2",
+        "--stop-early 1.5",
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         char line[128];
@@ -69,6 +83,11 @@ static void contradictions_and_idle_options_are_refused(void **state) {
     refuse(BASE "--no-save --save-every 5m", "--no-save and --save-every contradict");
     refuse(BASE "--no-save --keep 2", "--no-save and --keep contradict");
     refuse(BASE "--no-save --resume auto", "--no-save and --resume contradict");
+    refuse(BASE "--no-save --result last", "--no-save and --result contradict");
+    refuse(BASE "--result best --save-every never",
+           "--result best needs checkpoints: leave out --save-every");
+    refuse(BASE "--result best --eval-fraction 0", "--result best needs evaluations: with --eval-fraction 0");
+    refuse(BASE "--stop-early 3 --eval-fraction 0", "--stop-early has no effect with --eval-fraction 0");
     refuse(BASE "--no-save --grace 30s", "--no-save and --grace contradict");
     refuse(BASE "--skip-spikes 3 --clip 0", "--skip-spikes needs clipping");
     refuse(BASE "--master none", "give --master-weights none");
@@ -92,6 +111,9 @@ static void the_record_repeats_them(void **state) {
         {"--save-every 7", "\"save-every\": 7"},
         {"--stall-limit 90m", "\"stall-limit\": \"5400s\""},
         {"--keep 3", "\"keep\": 3"},
+        {"--stop-early 3", "\"stop-early\": 3"},
+        {"--stop-early 3,0.01", "\"stop-early\": \"3,0.01\""},
+        {"--eval-metric accuracy", "\"eval-metric\": \"accuracy\""},
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         struct ot_options o;

@@ -16,7 +16,8 @@ from program import PROGRAM, SMALL, read_bytes, run
 SLOW = bool(os.environ.get("OT_TEST_SLOW"))
 FAULTS = os.environ.get("OT_TEST_FAULTS", "")  # the library made of faults.c
 # The fields of a record that depend neither on the clock nor on the machine.
-EXACT = ("event", "step", "epoch", "loss", "grad_norm", "clipped_norm", "lr", "tokens", "perplexity", "rows")
+EXACT = ("event", "step", "epoch", "loss", "grad_norm", "clipped_norm", "lr", "tokens", "perplexity", "accuracy",
+         "rows")
 
 
 def is_checkpoint(path):

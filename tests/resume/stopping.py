@@ -14,7 +14,7 @@ from program import PROGRAM, SMALL, STOPPED, read_bytes
 
 SLOW = bool(os.environ.get("OT_TEST_SLOW"))
 EXACT = ("event", "step", "epoch", "loss", "grad_norm", "clipped_norm", "lr", "tokens", "trained_tokens", "loss_scale",
-         "skipped", "perplexity", "rows")
+         "skipped", "perplexity", "accuracy", "rows")
 
 
 class StoppingTest(program.ProgramTest):

@@ -1,14 +1,16 @@
 """Runs that overfit: the best evaluation lies between two checkpoints. Its state is saved when it happens, stays until
-a better one is complete, and export --best makes the model of it. Uses the standard library only."""
+a better one is complete, and becomes the result, or the model of export --best. --stop-early ends such runs. Uses the
+standard library only."""
 
 import json
 import os
 import re
 import signal
+import unittest
 
 import program
 from program import STOPPED, read_bytes, sql_rows, write_rows
-from resumable import ResumableTest
+from resumable import FAULTS, ResumableTest, preload
 
 EVERY = 5
 ANIMALS = ("dog", "cat", "bird", "fish")
@@ -28,6 +30,7 @@ class BestTest(ResumableTest):
                   "answer": f"SELECT count(x) FROM {name} WHERE x > {i}"} for i, name in enumerate(ANIMALS * 3)]
         cls.other = write_rows(cls.path("other.jsonl"), other)
         cls.evaluated = ["--eval-data", cls.other]
+        cls.alone = {}
 
     def run_once(self, out, steps, *more, save="never"):
         return self.succeed(*self.command(out, *self.evaluated, "--steps", steps, *more, save=save))
@@ -47,47 +50,105 @@ class BestTest(ResumableTest):
         self.assertLess(losses[best] + 0.5, losses[max(losses)])
         return best
 
-    def check_exported(self, out, best, name="model.safetensors", *more):
-        """--best exports what a run of that many steps leaves."""
-        self.run_once(f"{out}-alone", best, *more)
-        self.succeed("export", self.path(out), "--best", "--out", self.path(f"{out}-best"))
-        self.assertEqual(read_bytes(self.path(f"{out}-best/{name}")), read_bytes(self.path(f"{out}-alone/{name}")))
+    def check_model(self, folder, steps, *more, name="model.safetensors"):
+        """The folder has what a run of that many steps leaves."""
+        key = (steps, *more)
+        if key not in self.alone:
+            self.alone[key] = f"alone-{len(self.alone)}"
+            self.run_once(self.alone[key], steps, *more)
+        self.assertEqual(read_bytes(self.path(f"{folder}/{name}")), read_bytes(self.path(f"{self.alone[key]}/{name}")))
+
+    def export(self, out, to, *more):
+        return self.succeed("export", self.path(out), *more, "--out", self.path(to))
+
+    def check_exported(self, out, best, *more, name="model.safetensors"):
+        self.export(out, f"{out}-best", "--best")
+        self.check_model(f"{out}-best", best, *more, name=name)
+
+    def best_line(self, err):
+        return re.search(r"best    (\S+ \S+(?: %)?) at step (\d+)(, the result)?; after the last step, (\d+), it is "
+                         r"(\S+(?: %)?) · (.*)", err).groups()
 
 
-class Best(BestTest):
-    def test_saved_when_it_happens(self):
+class Result(BestTest):
+    """What OUT has at the end, and how to get the other state."""
+    def test_the_best(self):
         result = self.run_once("run", 60, save="30m")
-        best = self.check_overfitted("run")
-        losses = self.losses("run")
-        self.assertEqual(self.checkpoints("run"), [best])
+        best, losses = self.check_overfitted("run"), self.losses("run")
+        self.assertEqual(self.checkpoints("run"), [best, 60])
+        self.assertIn("result: best by loss\n", result.err)
+        self.assertEqual(self.best_line(result.err), (
+            f"eval {losses[best]:.4f}", str(best), ", the result", "60", f"{losses[60]:.4f}",
+            f"offload-train export {self.path('run')} --out DIR makes the last model"))
+        self.assertIn("you can delete them unless you want the model of the last step", result.err)
+        log = self.log("run")
+        done = log[-1]
+        self.assertEqual([done["best_eval_step"], done["last_eval_step"], done["result_step"], done["steps"]],
+                         [best, 60, best, 60])
+        self.assertEqual([event["step"] for event in log if event["event"] == "sample"], [best])
+        self.assertIn(f"after step {best} of 60, the best evaluation: eval {losses[best]:.4f}",
+                      read_bytes(self.path("run/README.md")).decode())
+        self.assertEqual(json.loads(read_bytes(self.path("run/run.json")))["result"], "best")
+        self.check_model("run", best)
+        # The loss of the model is the one that the run measured, and so is its accuracy.
+        said = self.succeed("eval", "--model", self.path("run"), "--data", self.other, "--seq-len", "128",
+                            "--micro-batch", "16", "--threads", "1", "--device", "cpu", "--json").json()
+        event = next(event for event in log if event["event"] == "eval" and event["step"] == best)
+        self.assertAlmostEqual(said["loss"], event["loss"], delta=1e-5)
+        self.assertEqual(said["accuracy"], event["accuracy"])
+        # The other state, and the best one again.
+        self.export("run", "last")
+        self.check_model("last", 60)
+        self.fail_with(3, "the model there is the best already", "export", self.path("run"), "--best", "--out",
+                       self.path("x"))
+        self.assertNotIn(" step ", self.export("run", "gguf", "--gguf", "f32").out)
+        # The same command again, and one that asks for the other state.
+        again = self.command("run", *self.evaluated, "--steps", "60", save="30m")
+        self.assertIn("already finished", self.succeed(*again).err)
+        self.fail_with(2, f"has the model of step {best}; offload-train export {self.path('run')} --out DIR",
+                       *again, "--result", "last")
+
+    def test_the_last(self):
+        result = self.run_once("last-one", 60, "--result", "last", save="30m")
+        best, losses = self.check_overfitted("last-one"), self.losses("last-one")
+        self.assertEqual(self.checkpoints("last-one"), [best])
         self.assertIn("kept: 1 and the best · reserved: ", result.err)
-        line = re.search(r"best    eval (\S+) at step (\d+); after the last step, 60, it is (\S+) · (.*)", result.err)
-        self.assertEqual(line.groups()[:3], (f"{losses[best]:.4f}", str(best), f"{losses[60]:.4f}"))
-        self.assertEqual(line[4], f"offload-train export {self.path('run')} --best --out DIR")
+        self.assertIn("result: last\n", result.err)
+        way = f"offload-train export {self.path('last-one')} --best --out DIR"
+        self.assertEqual(self.best_line(result.err)[1:], (str(best), None, "60", f"{losses[60]:.4f}", way))
         self.assertIn("once you have exported the best", result.err)
-        done = self.log("run")[-1]
-        self.assertEqual([done["best_eval_step"], done["best_checkpoint_step"], done["last_eval_step"]], [best, best, 60])
+        done = self.log("last-one")[-1]
+        self.assertEqual([done["best_eval_step"], done["best_checkpoint_step"], done["last_eval_step"]],
+                         [best, best, 60])
         self.assertEqual([done["best_eval"], done["last_eval"]], [losses[best], losses[60]])
         # Only an evaluation that is better than all before it is saved.
-        saved = [event["step"] for event in self.log("run") if event["event"] == "checkpoint"]
+        saved = [event["step"] for event in self.log("last-one") if event["event"] == "checkpoint"]
         self.assertEqual(saved, [step for step in losses if all(losses[step] < losses[b] for b in losses if b < step)])
-        self.check_exported("run", best)
+        self.check_model("last-one", 60)
+        self.check_exported("last-one", best)
+        self.fail_with(2, "--best --out DIR", *self.command("last-one", *self.evaluated, "--steps", "60", "--result",
+                                                            "best"))
 
     def test_one_that_is_better_at_its_end(self):
         result = self.run_once("better", 2 * EVERY, save="30m")
         self.assertNotIn("best    ", result.err)
         self.assertEqual(self.checkpoints("better"), [EVERY])
-        self.fail_with(3, "the last step was the best", "export", self.path("better"), "--best", "--out", self.path("x"))
-        self.succeed("export", self.path("better"), "--best", "--gguf", "f32", "--out", self.path("gguf"))
-        self.succeed("export", self.path("better"), "--out", self.path("newest"))
+        self.fail_with(3, "the model there is the best already", "export", self.path("better"), "--best", "--out",
+                       self.path("x"))
+        self.export("better", "better-gguf", "--best", "--gguf", "f32")
+        self.export("better", "newest")
 
-    def test_stays_over_stops_and_later_checkpoints(self):
-        self.run_once("long", 40, save="23")
+    def test_over_stops_and_later_checkpoints(self):
+        """Also a run that ended just before its result was written: it resumes after its last step."""
+        self.run_once("long", 40, "--result", "last", save="23")
         best = self.best_of("long")
         self.assertEqual(self.checkpoints("long"), [best, 23])
-        self.run_once("long", 60, "--resume", self.path("long/checkpoints"), save="23")
-        self.assertEqual(self.checkpoints("long"), [best, 46])
-        self.check_exported("long", best)
+        self.run_once("long", 60, "--result", "last", "--resume", self.path("long/checkpoints"), save="20")
+        self.assertEqual(self.checkpoints("long"), [best, 60])
+        os.remove(self.path("long/finished.json"))
+        os.remove(self.path("long/checkpoints/complete"))
+        self.assertIn("at step %d, the result" % best, self.run_once("long", 60, "--result", "best", save="20").err)
+        self.check_model("long", best)
 
     def test_a_stopped_run_names_it(self):
         process = self.start("stopped", *self.evaluated, "--steps", "100000", save="30m")
@@ -106,18 +167,158 @@ class Best(BestTest):
         self.run_once("lora", 60, *more, save="30m")
         best = self.best_of("lora")
         self.assertLess(best, 60)
-        self.assertEqual(self.checkpoints("lora"), [best])
+        self.assertEqual(self.checkpoints("lora"), [best, 60])
         folder = self.path(f"lora/checkpoints/step-{best:08}")
         size = sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder))
         adapters = os.path.getsize(self.path("lora/adapter_model.safetensors"))
         self.assertLess(size, 8 * adapters)  # adapters alone, with their optimizer state
-        self.check_exported("lora", best, "adapter_model.safetensors", *more)
+        self.check_model("lora", best, *more, name="adapter_model.safetensors")
+        self.export("lora", "lora-last")
+        self.check_model("lora-last", 60, *more, name="adapter_model.safetensors")
+
+    def test_frozen_parts_and_nvme(self):
+        """Frozen norms, and the other weights and their state on NVMe, to which checkpoints refer."""
+        more = ["--freeze", "norms"]
+        self.run_once("nvme", 60, *more, *self.places["nvme"], save="30m")
+        best = self.best_of("nvme")
+        self.assertLess(best, 60)
+        self.assertEqual(self.checkpoints("nvme"), [best, 60])
+        self.check_model("nvme", best, *more)
+        self.export("nvme", "nvme-last")
+        self.check_model("nvme-last", 60, *more)
 
     def test_several_ranks(self):
-        self.run_once("ranks", 60, "--gpus", "2", "--shard", "full", save="30m")
-        best = self.check_overfitted("ranks")
-        self.assertEqual(self.checkpoints("ranks"), [best])
-        self.succeed("export", self.path("ranks"), "--best", "--out", self.path("ranks-best"))
+        """Also with checkpoints that lie in a directory of each rank's own."""
+        for shard in ("full", "none"):
+            out = f"ranks-{shard}"
+            more = ["--gpus", "2", "--shard", shard]
+            self.run_once(out, 60, *more, save="30m")
+            best = self.check_overfitted(out)
+            self.assertEqual(self.checkpoints(out), [best, 60])
+            self.check_model(out, best, *more)
+
+    def test_the_last_state_cannot_be_saved(self):
+        """Then the result is the last state, and the best one stays a checkpoint."""
+        process = self.start("full", *self.evaluated, "--steps", "60", save="30m")
+        folder = self.path("full/checkpoints")
+        self.wait_for(process, lambda: self.checkpoints("full"))
+        with open(os.path.join(folder, "step-00000060.partial"), "w", encoding="ascii"):
+            pass  # stands in the way
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0, err)
+        err, best = err.decode(), self.best_of("full")
+        self.assertIn("could not save the checkpoint of step 60", err)
+        self.assertIn(f"the result is the state of the last step, not the best one, of step {best}", err)
+        self.assertIn(f"offload-train export {self.path('full')} --best --out DIR", err)
+        self.check_model("full", 60)
+        self.check_exported("full", best)
+
+
+    @unittest.skipUnless(FAULTS, "needs the library of faults")
+    def test_the_model_cannot_be_written(self):
+        """The last state has a checkpoint then, so the same command goes back to the best one again."""
+        for more in ([], ["--gpus", "2"]):
+            out = f"unwritten-{len(more)}"
+            command = self.command(out, *self.evaluated, "--steps", "60", *more, save="30m")
+            result = program.run(*command, env=preload("enospc:any:1+", "model.safetensors"))
+            self.assertEqual(result.code, 5, result.err)
+            self.assertIn(f"the last checkpoint is {self.path(out)}/checkpoints/step-00000060; the same command",
+                          result.err)
+            self.succeed(*command)
+            best = self.log(out)[-1]["result_step"]
+            self.assertEqual(self.checkpoints(out), [best, 60])
+            self.check_model(out, best, *more)
+
+    def test_a_damaged_best_state(self):
+        self.run_once("hurt", 60, "--result", "last", save="20")
+        best = self.best_of("hurt")
+        for name in "finished.json", "checkpoints/complete":
+            os.remove(self.path(f"hurt/{name}"))
+        path = self.path(f"hurt/checkpoints/step-{best:08}/state.bin")
+        with open(path, "r+b") as file:
+            file.seek(os.path.getsize(path) // 2)
+            file.write(b"damage!!")
+        words = self.command("hurt", *self.evaluated, "--steps", "60", save="20")
+        result = program.run(*words, "--result", "best")
+        self.assertEqual(result.code, 3, result.err)
+        self.assertIn("error: the best state cannot be loaded (--result last makes the model of the last step)", result.err)
+        self.assertIn(f"the last checkpoint is {self.path('hurt')}/checkpoints/step-00000060", result.err)
+        self.succeed(*words, "--result", "last")
+        self.check_model("hurt", 60)
+
+
+class StopEarly(BestTest):
+    def expected_end(self, losses, patience, delta=0):
+        """The step after which transformers' EarlyStoppingCallback stops."""
+        best, waited = None, 0
+        for step, loss in losses.items():
+            waited = 0 if best is None or (loss < best and best - loss > delta) else waited + 1
+            best = loss if best is None else min(best, loss)
+            if waited >= patience:
+                return step
+        return max(losses)
+
+    def test_ends_where_transformers_does_also_over_a_stop(self):
+        self.run_once("whole", 60)
+        losses = self.losses("whole")
+        best = self.best_of("whole")
+        steps = sorted(losses)
+        gain = (losses[steps[0]] - losses[steps[1]]) * 1.01  # the second evaluation gains a bit less
+        for words, expected in (("3", self.expected_end(losses, 3)), (f"1,{gain}", self.expected_end(losses, 1, gain))):
+            with self.subTest(words):
+                result = self.run_once(f"early-{words}", 60, "--stop-early", words, save="30m")
+                self.assertIn("in a row without a gain", result.err)
+                self.assertEqual(max(self.losses(f"early-{words}")), expected)
+                self.assertTrue(self.log(f"early-{words}")[-1]["stopped_early"])
+                self.assertLess(expected, 60)
+        self.assertEqual(expected, steps[1])  # a gain that is too small for DELTA is still the best
+        self.check_model(f"early-{words}", steps[1])
+        self.assertIn("done    %d of 60 steps" % steps[1], result.err)
+        self.check_model("early-3", best)
+        early = self.expected_end(losses, 3)
+        again = self.command("early-3", *self.evaluated, "--steps", "60", "--stop-early", "3", save="30m")
+        self.assertIn(f"{early} of 60 steps", self.succeed(*again).err)
+        self.fail_with(2, f"ended it after {early} of 60 steps", *self.command(
+            "early-3", *self.evaluated, "--steps", "60", "--stop-early", "9", save="30m"))
+        # Patience that is over after the last step has not ended the run early.
+        self.assertNotIn("stopped early", self.run_once("exact", early, "--stop-early", "3", save="30m").err)
+        # A run that is stopped while its patience runs out, goes on without the option, and so ends the same way.
+        last_gain = best + EVERY
+        process = self.start("stopped", *self.evaluated, "--steps", "60", "--stop-early", "3", save="1")
+        self.wait_for(process, lambda: last_gain in self.logged("stopped", "eval"))
+        code, err = self.end_by(process, signal.SIGTERM)
+        self.assertEqual(code, STOPPED, err)
+        self.run_once("stopped", 60, save="1")
+        self.assertEqual(self.losses("stopped"), {step: losses[step] for step in steps if step <= early})
+        self.check_model("stopped", best)
+        # Patience that was over when the run ended before its result was written.
+        os.remove(self.path("stopped/finished.json"))
+        os.remove(self.path("stopped/checkpoints/complete"))
+        self.assertIn(f"done    {early} of 60", self.run_once("stopped", 60, save="1").err)
+        # A longer patience goes on.
+        self.run_once("stopped", 60, "--stop-early", "100", "--resume", self.path("stopped/checkpoints"), save="1")
+        self.assertEqual(max(self.losses("stopped")), 60)
+
+    def test_by_accuracy(self):
+        more = ["--eval-metric", "accuracy", "--stop-early", "4"]
+        result = self.run_once("accuracy", 60, *more, save="30m")
+        evals = {event["step"]: event for event in self.log("accuracy") if event["event"] == "eval" and event["step"]}
+        hits = {step: round(event["accuracy"] * event["trained_tokens"]) for step, event in evals.items()}
+        for step, event in evals.items():
+            self.assertAlmostEqual(hits[step], event["accuracy"] * event["trained_tokens"], delta=1e-5)
+        best = max(hits, key=hits.get)
+        self.assertEqual(max(hits), self.expected_end({step: -hit for step, hit in hits.items()}, 4))
+        self.assertNotEqual(best, self.best_of("accuracy"))  # the loss would choose another one
+        self.assertIn("result: best by accuracy · stops after 4 evaluations in a row", result.err)
+        line = self.best_line(result.err)
+        self.assertEqual(line[:3], (f"accuracy {100 * evals[best]['accuracy']:.2f} %", str(best), ", the result"))
+        self.check_model("accuracy", best)
+        self.fail_with(2, "--eval-metric accuracy, you gave loss", *self.command(
+            "accuracy", *self.evaluated, "--steps", "60", "--eval-metric", "loss", save="30m"))
+        # The counts are the same with other micro-batches and with ranks.
+        other = self.run_once("accuracy-ranks", 60, *more, "--gpus", "2", save="30m")
+        self.assertEqual([event["accuracy"] for event in self.log("accuracy-ranks") if event["event"] == "eval"],
+                         [event["accuracy"] for event in self.log("accuracy") if event["event"] == "eval"], other.err)
 
 
 class NotKept(BestTest):
@@ -129,8 +330,15 @@ class NotKept(BestTest):
         self.assertFalse(os.path.exists(self.path("never/checkpoints")))
         self.fail_with(3, "has no checkpoints to find the best of", "export", self.path("never"), "--best", "--out",
                        self.path("x"))
-        result = self.succeed("train", *self.words, "--data", self.rows, *self.evaluated, "--steps", "60", "--no-save")
+        result = self.succeed("train", *self.words, "--data", self.rows, *self.evaluated, "--steps", "60", "--no-save",
+                              "--stop-early", "2")
         self.assertIn("is not kept: --no-save", result.err)
+        self.assertIn("stopped early: 2 evaluations", result.err)
+        for words, message in ((["--save-every", "never"], "leave out --save-every never"),
+                               (["--eval-fraction", "0"], "add --eval-data FILE"),
+                               ([], "no rows are held out; add --eval-data FILE")):
+            self.fail_with(2, message, "train", *self.words[:-2], "--data", self.rows, "--steps", "9", "--result",
+                           "best", *words)
 
     def test_without_evaluations(self):
         self.succeed(*self.command("none", "--eval-every", "100", "--steps", "4"))
@@ -150,7 +358,7 @@ class AddedLater(BestTest):
 
     def test_a_checkpoint_without_evaluation_is_not_the_best(self):
         self.resume("later", "--eval-every", "4")
-        self.assertEqual(self.checkpoints("later"), [self.best_of("later")])
+        self.assertEqual(self.checkpoints("later"), [self.best_of("later"), 60])
 
     def test_an_evaluated_checkpoint_is_made_again(self):
         """The resumed run evaluates its checkpoint's state, and that is the best one: its checkpoint gets the loss."""
@@ -160,7 +368,7 @@ class AddedLater(BestTest):
         self.assertIn(10, [event["step"] for event in self.log("again") if event["event"] == "checkpoint"])
         record = json.loads(read_bytes(self.path(f"again/checkpoints/step-{best:08}/checkpoint.json")))
         self.assertEqual(record["eval"]["last_step"], best)
-        self.assertEqual(self.checkpoints("again"), [best])
+        self.assertEqual(self.checkpoints("again"), [best, 60])
 
 
 if __name__ == "__main__":

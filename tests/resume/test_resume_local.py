@@ -44,6 +44,22 @@ class LocalTest(ResumableTest):
 
 
 class Local(LocalTest):
+    def test_both_go_back_to_the_best_state(self):
+        """It is read from the parts of both hosts. Rates that are too high make the last state a worse one."""
+        more = ["--eval-every", "1", "--lr", "0.2", "--schedule", "constant", "--warmup", "0"]
+        first, _ = self.succeed_on_both("back", *more)
+        done = self.log("back-0")[-1]
+        best = done["result_step"]
+        self.assertEqual((best, done["best_eval_step"]), (best, best))
+        self.assertLess(best, 8)
+        for host in 0, 1:
+            self.assertEqual(self.checkpoints(f"back-{host}"), [best, 8])
+        self.assertIn("the result; after the last step, 8, it is", first.err)
+        self.assertIn("copy that checkpoint's directory of every host into one, then export it", first.err)
+        whole = self.whole(*more, "--steps", str(best), "--gpus", "1")
+        self.assertEqual(read_bytes(self.path("back-0/model.safetensors")),
+                         read_bytes(self.path(f"{whole}/model.safetensors")))
+
     def test_each_host_keeps_the_parts_of_its_ranks(self):
         whole = self.whole("--gpus", "1")
         first, second = self.succeed_on_both("own", "--keep", "9")

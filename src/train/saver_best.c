@@ -1,0 +1,137 @@
+/* The best checkpoint: rates checkpoints, and loads the best one for the result of a run. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/base/minmax.h"
+#include "src/checkpoint/catalog.h"
+#include "src/checkpoint/reader.h"
+#include "src/session/session_ranks.h"
+#include "src/session/weights.h"
+#include "src/train/saver_state.h"
+
+void ot_saver_rate(struct ot_saver *sv, int64_t step, double cost) {
+    if (isnan(cost) || (sv->best_step >= 0 && cost >= sv->best_cost))
+        return;
+    sv->best_step = step;
+    sv->best_cost = cost;
+}
+
+int ot_saver_rate_earlier(struct ot_saver *sv) {
+    struct ot_checkpoint_list list;
+    OT_TRY(ot_checkpoint_list_make(sv->parent, &list));
+    int best = ot_checkpoint_find_best(&list, &sv->best_cost);
+    sv->best_step = best >= 0 ? list.entries[best].step : -1;
+    ot_checkpoint_list_free(&list);
+    return 0;
+}
+
+bool ot_saver_wants_best(const struct ot_saver *sv, double cost) {
+    bool is_under_way = sv->under_way && sv->cost_under_way <= cost;
+    return sv->keeps_best && !sv->keeps_all && ot_saver_is_regular(sv->config.session->options) &&
+           !isnan(cost) && !is_under_way && (sv->best_step < 0 || cost < sv->best_cost);
+}
+
+int64_t ot_saver_best(const struct ot_saver *sv, double *cost) {
+    *cost = sv->best_cost;
+    return sv->keeps_best ? sv->best_step : -1;
+}
+
+/* ---- the best one as the result ---- */
+
+int ot_saver_choose_result(struct ot_settings *settings, bool evaluates) {
+    const struct ot_options *o = &settings->in_effect;
+    bool wants_best = ot_options_given_now(o, "result") && o->result == OT_CHOICE_RESULT_BEST;
+    bool stops_early = ot_options_given_now(o, "stop-early");
+    if (!evaluates && (wants_best || stops_early))
+        return ot_fail(OT_E_USAGE, "--%s needs evaluations, but no rows are held out; add --eval-data FILE",
+                       stops_early ? "stop-early" : "result best");
+    if (!ot_options_given(o, "result"))
+        ot_settings_choose_word(settings, "result",
+                                evaluates && ot_saver_is_regular(o) ? OT_CHOICE_RESULT_BEST
+                                                                    : OT_CHOICE_RESULT_LAST);
+    return 0;
+}
+
+/* The step of a checkpoint that is better than the last state; 0: none is. Rank 0 decides. */
+static int find_better(const struct ot_saver *sv, const struct ot_checkpoint_record *end, int64_t *step) {
+    double cost;
+    int64_t best = ot_saver_best(sv, &cost);
+    bool better = best > 0 && !(ot_checkpoint_record_cost(end) <= cost);
+    *step = !sv->is_rank0 ? INT64_MAX : better ? best : 0;
+    return ot_session_ranks_find_least(sv->config.session, step, 1);
+}
+
+/* *is_saved: the last state has a checkpoint. A failed save is logged already. */
+static int save_last(struct ot_saver *sv, const struct ot_checkpoint_record *end, int *is_saved) {
+    struct ot_session *s = sv->config.session;
+    int rc = ot_saver_begin(sv, end, 0);
+    OT_TRY(ot_session_ranks_agree(s, rc));
+    rc = ot_saver_poll(sv, true);
+    OT_TRY(ot_session_ranks_agree(s, rc));
+    *is_saved = ot_saver_has(sv, end->progress.step);
+    return ot_session_ranks_choose(s, is_saved);
+}
+
+/* Nothing is changed if a rank cannot open the checkpoint. */
+static int open_best(struct ot_saver *sv, int64_t step, struct ot_checkpoint **out) {
+    char *dir;
+    *out = NULL;
+    int rc = ot_checkpoint_name(sv->parent, step, &dir);
+    if (rc == 0) {
+        rc = ot_checkpoint_open(dir, out);
+        free(dir);
+    }
+    if (rc == 0 && !sv->is_local)
+        rc = ot_checkpoint_check_whole(*out);
+    return ot_session_ranks_agree(sv->config.session, rc);
+}
+
+static int load(struct ot_saver *sv, struct ot_checkpoint *best) {
+    struct ot_session *s = sv->config.session;
+    struct ot_checkpoint *before = s->model.restored;
+    s->model.restored = best;
+    int rc = ot_session_restore(s);
+    s->model.restored = before;
+    return ot_session_ranks_agree(s, rc);
+}
+
+static void say_back(const struct ot_saver *sv, const struct ot_checkpoint_record *end, int64_t step) {
+    char best[OT_EVAL_TEXT_BYTES], last[OT_EVAL_TEXT_BYTES];
+    double cost = ot_checkpoint_record_cost(end);
+    if (sv->is_rank0)
+        ot_log(OT_LOG_INFO, "result  the state of step %lld, %s, in place of the last one%s%s%s",
+               (long long)step, ot_eval_cost_text(end->evals.metric, sv->best_cost, best),
+               isnan(cost) ? "" : " (", isnan(cost) ? "" : ot_eval_cost_text(end->evals.metric, cost, last),
+               isnan(cost) ? "" : ")");
+}
+
+int ot_saver_restore_best(struct ot_saver *sv, const struct ot_checkpoint_record *end, int64_t *step) {
+    struct ot_checkpoint *best;
+    int is_saved;
+    OT_TRY(find_better(sv, end, step));
+    if (*step == 0)
+        return 0;
+    OT_TRY(save_last(sv, end, &is_saved));
+    int rc = is_saved ? open_best(sv, *step, &best) : 0;
+    if (!is_saved || (rc < 0 && rc != -OT_E_COMM)) {
+        if (sv->is_rank0)
+            ot_log(
+                OT_LOG_WARN, "the result is the state of the last step, not the best one, of step %lld: %s",
+                (long long)*step, is_saved ? ot_error_text() : "the last state could not be saved beside it");
+        *step = 0;
+        if (is_saved)
+            ot_checkpoint_close(best);
+        return 0;
+    }
+    if (rc == 0) {
+        say_back(sv, end, *step);
+        rc = load(sv, best);
+    }
+    if (rc < 0 && rc != -OT_E_COMM)
+        rc = ot_fail_context(
+            rc, "the best state cannot be loaded (--result last makes the model of the last step)");
+    ot_checkpoint_close(best);
+    return rc;
+}
