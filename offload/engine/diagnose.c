@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "offload/comm/comm.h"
 #include "offload/engine/engine_state.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"
@@ -36,6 +37,18 @@ void ot_engine_diagnose_output(struct ot_engine *en, const struct ot_task *task,
     }
 }
 
+/* Stages: each rank has seen its own blocks. Takes the first of the blocks that the ranks have found. */
+static int join_blocks(const struct ot_engine *en, int *bad_block) {
+    int all[OT_MAX_RANKS];
+    if (!ot_plan_has_stages(&en->plan))
+        return 0;
+    OT_TRY(ot_comm_all_gather_host(en->comm, bad_block, sizeof *bad_block, all));
+    for (int r = 0; r < en->plan.shard.ranks; r++)
+        if (all[r] >= 0 && (*bad_block < 0 || all[r] < *bad_block))
+            *bad_block = all[r];
+    return 0;
+}
+
 static int run_diagnosis(struct ot_engine *en, const struct ot_micro_batch *micro, int *bad_block) {
     struct ot_engine_diagnosis diagnosis = {.bad_block = -1};
     float *losses = malloc((size_t)micro->n_tokens * sizeof *losses);
@@ -46,6 +59,8 @@ static int run_diagnosis(struct ot_engine *en, const struct ot_micro_batch *micr
     en->diagnosis = NULL;
     if (rc == 0)
         rc = ot_error_load(&diagnosis.error);
+    if (rc == 0)
+        rc = join_blocks(en, &diagnosis.bad_block);
     if (rc == 0 && diagnosis.bad_block < 0 && count_bad(OT_F32, losses, micro->n_tokens) > 0)
         diagnosis.bad_block = en->chain.n_blocks - 1;
     *bad_block = diagnosis.bad_block;
@@ -87,15 +102,31 @@ out:
     return rc;
 }
 
+/* Looks at the weights of the slabs in turn, until one has bad weights. With stages the block's owner looks,
+ * and tells the others. */
+static int look_at_slabs(struct ot_engine *en, const int slabs[], int n, struct ot_bad_block *out) {
+    for (int i = 0; i < n && out->slab < 0; i++)
+        OT_TRY(look_at_weights(en, slabs[i], out));
+    if (!ot_plan_has_stages(&en->plan))
+        return 0;
+    int64_t found[2] = {out->slab, out->bad_weights};
+    OT_TRY(ot_comm_broadcast_host(en->comm, found, sizeof found, en->plan.slabs[slabs[0]].owner));
+    out->slab = (int)found[0];
+    out->slab_name = out->slab < 0 ? NULL : en->chain.slabs[out->slab].name;
+    out->bad_weights = found[1];
+    return 0;
+}
+
 int ot_engine_find_bad_block(struct ot_engine *en, const struct ot_micro_batch *micro, int suspect,
                              struct ot_bad_block *out) {
+    int slabs[OT_MAX_USES];
     *out = (struct ot_bad_block){.block = -1, .slab = -1};
     OT_TRY(run_diagnosis(en, micro, &out->block));
     if (out->block < 0)
-        return suspect < 0 ? 0 : look_at_weights(en, suspect, out);
+        return suspect < 0 ? 0 : look_at_slabs(en, &suspect, 1, out);
     const struct ot_block_spec *block = &en->chain.blocks[out->block];
     out->block_name = block->name;
-    for (int u = 0; u < block->n_uses && out->slab < 0; u++)
-        OT_TRY(look_at_weights(en, block->uses[u].slab, out));
-    return 0;
+    for (int u = 0; u < block->n_uses; u++)
+        slabs[u] = block->uses[u].slab;
+    return look_at_slabs(en, slabs, block->n_uses, out);
 }

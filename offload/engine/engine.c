@@ -80,15 +80,14 @@ static int agree(const struct ot_engine *en) {
         operations = ot_schedule_operations(all[i], operations);
     for (int s = 0; s < en->chain.n_slabs; s++)
         params += en->chain.slabs[s].n_params;
-    if (ot_plan_has_stages(&en->plan))
-        OT_TRY(agree_on_links(en));
     snprintf(text, sizeof text,
              "%d ranks, shard %s%s%s, %s, %lld parameters in %d slabs, %d places for micro-batches of %lld "
              "tokens, operations %08x",
              shard->ranks, ot_shard_mode_name(shard->mode), shard->world ? " world" : "",
              shard->narrow ? " narrow" : "", ot_dtype_name(en->chain.dtype), (long long)params,
              en->chain.n_slabs, en->plan.max_micro, (long long)en->plan.micro_tokens, operations);
-    return ot_comm_agree(en->comm, "the plan", text);
+    OT_TRY(ot_comm_agree(en->comm, "the plan", text));
+    return ot_plan_has_stages(&en->plan) ? agree_on_links(en) : 0;
 }
 
 static int bind_schedules(struct ot_engine *en) {
@@ -296,12 +295,13 @@ static void place_micros(struct ot_engine *en, int64_t step, const struct ot_ste
     const struct ot_shard *shard = &en->plan.shard;
     struct ot_engine_step *st = &en->steps[step & 1];
     int groups = ot_shard_own_groups(shard), places = en->plan.max_micro / groups;
+    int first = shard->mode == OT_SHARD_STAGES ? 0 : shard->rank * groups;
     const struct ot_micro_batch *next = input->micro;
     memset(st->micro_tokens, 0, (size_t)en->plan.max_micro * sizeof *st->micro_tokens);
     st->n_micro = input->n_micro;
     st->n_places = 0;
     for (int g = 0; g < groups; g++) {
-        struct ot_shard_range own = ot_shard_group(shard, input->n_micro, shard->rank * groups + g);
+        struct ot_shard_range own = ot_shard_group(shard, input->n_micro, first + g);
         for (int64_t i = 0; i < own.n; i++) {
             st->n_places = g * places + (int)i + 1;
             st->micro_number[st->n_places - 1] = own.first + i;

@@ -109,11 +109,8 @@ static void add_half(struct ot_program *p, struct ot_task *task, const struct ot
         ot_program_write(p, task, buffer, tag);
 }
 
-static bool is_received(const struct ot_program *p, const struct ot_stage_transfer *t) {
-    return t->to == p->plan->shard.rank && !t->gradient;
-}
-
-/* Lists the transfers [first, end) of one tick, as far as this rank takes part. */
+/* Lists the transfers [first, end) of one tick, as far as this rank takes part. An activation that its blocks
+ * read goes on to its home. */
 static void transfer(struct ot_program *p, const struct ot_stage_transfer *first,
                      const struct ot_stage_transfer *end) {
     struct ot_task *task = NULL;
@@ -128,7 +125,7 @@ static void transfer(struct ot_program *p, const struct ot_stage_transfer *first
         add_half(p, task, t);
     }
     for (const struct ot_stage_transfer *t = first; t < end && p->rc >= 0; t++)
-        if (is_received(p, t) && p->pass == OT_PASS_TRAIN)
+        if (!t->gradient && p->pass == OT_PASS_TRAIN)
             ot_program_send_boundary(p, t->boundary, t->micro);
 }
 

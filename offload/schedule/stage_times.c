@@ -70,17 +70,25 @@ static int ready_at(const struct table *t, int block, int reader, int micro, boo
     return time < 0 ? -1 : time + ticks_of(t, block, backward) + (crosses ? t->times->lead - 1 : 0);
 }
 
-/* The tick of the last unit that reads the place of the activation that forward(block, micro) writes, in an
- * earlier round; 0: none; -1: it has no tick yet. */
+/* The tick of the last unit that reads a place in which a block left an activation of the micro-batch; -1: it
+ * has no tick yet. A frozen reader has no backward. Its rank may let boundaries take turns in two buffers
+ * (layout.h), so the place is free when the rank's last block has read it. */
+static int last_read(const struct table *t, int block, int micro) {
+    int reader = ot_block_owner(t->chain, t->plan, block + 1), b = last_block(t);
+    if (block + 1 >= t->first_trained)
+        return ot_stage_time(t->times, block + 1, micro, true);
+    while (ot_block_owner(t->chain, t->plan, b) != reader)
+        b--;
+    return ot_stage_time(t->times, b, micro, b == last_block(t));
+}
+
+/* The tick from which the place is free that forward(block, micro) writes; -1: it is not known yet. */
 static int place_free_at(const struct table *t, int block, int micro) {
     const struct ot_plan *plan = t->plan;
     int before = micro - 1;
     while (before >= 0 && ot_plan_place(plan, before) != ot_plan_place(plan, micro))
         before--;
-    if (!t->train || before < 0 || block == last_block(t))
-        return 0;
-    bool backward = block + 1 >= t->first_trained;
-    return ot_stage_time(t->times, block + 1, before, backward);
+    return t->train && before >= 0 ? last_read(t, block, before) : 0;
 }
 
 /* True if the unit may run in the tick. */
@@ -174,10 +182,11 @@ static void add(const struct table *t, int from_block, int to_block, bool gradie
     int from = ot_block_owner(t->chain, t->plan, from_block),
         to = ot_block_owner(t->chain, t->plan, to_block);
     int time = ot_stage_time(t->times, from_block, micro, gradient);
+    int tick = time + ticks_of(t, from_block, gradient) + t->times->lead - 2;
     if (time < 0 || from == to)
         return;
-    t->times->transfers[t->times->n_transfers++] = (struct ot_stage_transfer){
-        time + t->times->lead - 1, from, to, gradient, from_block < to_block ? from_block : to_block, micro};
+    t->times->transfers[t->times->n_transfers++] =
+        (struct ot_stage_transfer){tick, from, to, gradient, ot_min(from_block, to_block), micro};
 }
 
 static int by_tick(const void *a, const void *b) {

@@ -23,7 +23,9 @@
  * 2006.09503): after a start, a rank alternates between a round forward and a round backward.
  *
  * With several rounds, a place for an activation is written again in the next round, but not before its last
- * reader. (The reader's rank may be behind, if the blocks before it are frozen and have no backward.)
+ * reader. The reader's rank may be behind, if the blocks before it are frozen and have no backward. Then the
+ * place must wait until that rank has run the earlier micro-batch through all of its blocks, because its
+ * boundaries may share buffers.
  *
  * The table is not a prediction of time, but an order. TRANSFERS that cross
  * in one tick are one operation of each rank in it: all of its sends and receives advance together.

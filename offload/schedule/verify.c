@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offload/plan/stages.h"
 #include "offload/schedule/schedule.h"
 #include "src/base/error.h"
 
@@ -309,7 +310,8 @@ static void hold_slab(const struct verifier *vf, int slab, struct ot_tag *held) 
 static void set_first_contents(const struct verifier *vf, struct ot_tag *held) {
     const struct ot_layout *l = vf->layout;
     for (int s = 0; s < vf->plan->n_slabs; s++)
-        hold_slab(vf, s, held);
+        if (ot_slab_is_own(vf->plan, s))
+            hold_slab(vf, s, held);
     hold(vf, held, l->constants, 0, (struct ot_tag){.content = OT_CONTENT_CONSTANTS});
     for (int p = 0; p < 2; p++)
         hold(vf, held, l->batch_host[p], 0,

@@ -1,7 +1,36 @@
 /* Random plans: every field that a plan may choose, from a seed. */
 #include "offload/plan/shadow_updates.h"
+#include "offload/plan/stages.h"
 #include "src/base/random.h"
 #include "tests/offload/tiny_run.h"
+
+static void deal_blocks(const struct ot_chain *chain, struct ot_plan *plan, uint64_t seed, uint64_t round) {
+    uint64_t stream = ot_random_stream(OT_RANDOM_TEST, round, 82);
+    for (int s = 0; s < chain->n_slabs; s++)
+        plan->slabs[s].owner = (int)ot_random_below(seed, stream, (uint64_t)s, (uint64_t)plan->shard.ranks);
+    for (int b = 0; b < chain->n_blocks; b++) { /* adapters go with their block */
+        const struct ot_block_use *uses = chain->blocks[b].uses;
+        for (int u = 1; u < chain->blocks[b].n_uses; u++)
+            plan->slabs[uses[u].slab].owner = plan->slabs[uses[0].slab].owner;
+    }
+}
+
+static bool all_ranks_own(const struct ot_plan *plan) {
+    unsigned owners = 0;
+    for (int s = 0; s < plan->n_slabs; s++)
+        owners |= 1u << plan->slabs[s].owner;
+    return owners + 1 == 1u << plan->shard.ranks;
+}
+
+void tiny_random_owners(struct tiny_run *run, uint64_t seed) {
+    struct ot_model *model;
+    tiny_open_model(run, &model);
+    uint64_t round = 0;
+    do
+        deal_blocks(ot_model_chain(model), &run->plan, seed, round++);
+    while (!all_ranks_own(&run->plan));
+    ot_model_close(model);
+}
 
 void tiny_random_rounds(struct tiny_run *run, uint64_t seed) {
     uint64_t i = 0;
@@ -9,6 +38,8 @@ void tiny_random_rounds(struct tiny_run *run, uint64_t seed) {
     ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 78), i++, (uint64_t)(bound)))
     run->plan.first_round = PICK(run->plan.max_micro + 1);
     run->plan.round_micro = 1 + PICK(run->plan.max_micro);
+    if (run->plan.shard.in_flight > 1) /* these are equally long */
+        run->plan.first_round = run->plan.round_micro;
     for (int s = 0; s < run->plan.n_slabs; s++)
         run->plan.slabs[s].sums = (enum ot_home)PICK(2);
 #undef PICK
@@ -30,7 +61,10 @@ void tiny_random_grads(struct tiny_run *run, uint64_t seed) {
 
 void tiny_random_kept(struct tiny_run *run, uint64_t seed, enum ot_tier last) {
     uint64_t i = 0;
-    int left = (int)run->config.n_layers;
+    struct ot_model *model;
+    tiny_open_model(run, &model);
+    int left = ot_plan_middle_blocks(ot_model_chain(model), &run->plan, 1);
+    ot_model_close(model);
 #define PICK(bound)                                                                                          \
     ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 79), i++, (uint64_t)(bound)))
     for (int t = 0; t < OT_TIER_COUNT; t++) {

@@ -139,6 +139,7 @@ void tiny_open_model(const struct tiny_run *run, struct ot_model **out) {
 void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, enum ot_home activations,
                int slots) {
     struct ot_model *model;
+    bool stages = run->shard.mode == OT_SHARD_STAGES;
     tiny_open_model(run, &model);
     struct ot_plan_request request = {.chain = ot_model_chain(model),
                                       .budget_bytes = {(size_t)1 << 30, (size_t)1 << 30, (size_t)1 << 30},
@@ -154,7 +155,7 @@ void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, e
                                       .slots = slots,
                                       .keep = OT_KEEP_NONE,
                                       .shard = run->shard,
-                                      .fetch = OT_FETCH_USED_PARTS};
+                                      .fetch = stages ? OT_FETCH_ALL_PARTS : OT_FETCH_USED_PARTS};
     memcpy(request.fractions, run->fractions, sizeof request.fractions);
     check_ok(ot_plan_make(&request, &run->plan));
     ot_model_close(model);

@@ -128,6 +128,8 @@ void tiny_random_rounds(struct tiny_run *run, uint64_t seed);
 /* Gives waiting gradients and gradient sums of some slabs, at random, a home on nvme. The caller finishes the
  * plan. */
 void tiny_random_grads(struct tiny_run *run, uint64_t seed);
+/* Stages: gives each block to a rank, at random. Each rank gets at least one. */
+void tiny_random_owners(struct tiny_run *run, uint64_t seed);
 /* Lets blocks keep activations at random, on the tiers up to `last`. */
 void tiny_random_kept(struct tiny_run *run, uint64_t seed, enum ot_tier last);
 /* Gives frames for shadows to some of the tiles that may have one, if the run clips. Finishes the plan. */

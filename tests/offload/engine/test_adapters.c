@@ -97,13 +97,16 @@ static void any_plan_has_the_bits_of_the_resident_run(void **state) {
 
 static void several_ranks_with_adapters(void **state) {
     (void)state;
-    for (int mode = OT_SHARD_NONE; mode < OT_SHARD_MODES; mode++) {
+    for (int mode = OT_SHARD_NONE; mode <= OT_SHARD_STAGES; mode++) {
         struct tiny_run run;
         struct tiny_result whole, other;
-        defaults(&run, mode + 1 + mode * OF_A_KIND, mode % 2);
+        bool stages = mode == OT_SHARD_STAGES;
+        defaults(&run, (mode + 1 + mode * OF_A_KIND) % VARIANTS, mode % 2);
         run.micro_sequences = 1;
-        struct tiny_world w = {.ranks = 2, .slots = 2};
+        struct tiny_world w = {.ranks = stages ? 1 : 2, .slots = 2};
         tiny_train_ranks(&run, &w, &whole);
+        w.ranks = 2;
+        w.turn_blocks = stages;
         w.mode = (enum ot_shard_mode)mode;
         w.weights = mode == OT_SHARD_STATE ? OT_HOME_GPU : OT_HOME_HOST;
         w.state = OT_HOME_HOST;

@@ -114,15 +114,16 @@ static void a_base_is_its_decoded_weights(void **state) {
 static void several_ranks_over_a_base(void **state) {
     (void)state;
     tiny_needs_cpu(); /* tiny plans have no room to exchange through the host */
-    for (int mode = OT_SHARD_NONE; mode < OT_SHARD_MODES; mode++)
+    for (int mode = OT_SHARD_NONE; mode <= OT_SHARD_STAGES; mode++)
         for (int variant = 0; variant < (tests_are_few() ? 1 : 3); variant++) {
             struct tiny_run run;
             struct tiny_result whole, other;
             enum ot_home weights = mode == OT_SHARD_STATE ? OT_HOME_GPU : (enum ot_home)(variant % 3);
-            assert_true(defaults(&run, (variant % 2 ? 0 : TYPES) + OT_BASE_INT8 - 1 + variant));
+            int type = mode == OT_SHARD_STAGES ? OT_BASE_NF4 : OT_BASE_INT8;
+            assert_true(defaults(&run, (variant % 2 ? 0 : TYPES) + type - 1 + variant));
             run.micro_sequences = 1;
             run.evals = true;
-            struct tiny_world w = {.ranks = 2, .slots = 2};
+            struct tiny_world w = {.ranks = mode == OT_SHARD_STAGES ? 1 : 2, .slots = 2};
             tiny_train_ranks(&run, &w, &whole);
             w = (struct tiny_world){.ranks = 2,
                                     .mode = (enum ot_shard_mode)mode,

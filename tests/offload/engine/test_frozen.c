@@ -138,22 +138,26 @@ static void encoding_changes_nothing(void **state) {
 
 static void several_ranks(void **state) {
     (void)state;
-    for (int mode = OT_SHARD_NONE; mode < OT_SHARD_MODES; mode++)
+    for (int mode = OT_SHARD_NONE; mode <= OT_SHARD_STAGES; mode++)
         for (int variant = 0; variant < (tests_are_few() ? 1 : 4); variant++) {
             struct tiny_run run;
             struct tiny_result whole, other;
-            bool encodes = (variant + mode) % 2;
-            defaults(&run, (variant + mode) % CHOICES, variant & 1 ? OT_F32 : OT_BF16, variant & 2, encodes);
+            bool encodes = (variant + mode) % 2, stages = mode == OT_SHARD_STAGES;
+            defaults(&run, (variant + (stages ? 2 : mode)) % CHOICES, variant & 1 ? OT_F32 : OT_BF16,
+                     variant & 2, encodes);
             run.micro_sequences = 1;
             run.evals = true;
-            struct tiny_world w = {.ranks = 2 + variant % 2, .slots = 2};
+            int ranks = 2 + variant % 2;
+            struct tiny_world w = {.ranks = stages ? 1 : ranks, .slots = 2};
             tiny_train_ranks(&run, &w, &whole);
             enum ot_home weights = mode == OT_SHARD_STATE ? OT_HOME_GPU : (enum ot_home)(variant % 3);
-            w = (struct tiny_world){.ranks = w.ranks,
+            w = (struct tiny_world){.ranks = ranks,
                                     .mode = (enum ot_shard_mode)mode,
                                     .one_copy = mode == OT_SHARD_FULL && weights == OT_HOME_HOST,
                                     .weights = weights,
                                     .state = OT_HOME_HOST,
+                                    .activations = stages ? (enum ot_home)(2 - variant % 3) : OT_HOME_GPU,
+                                    .turn_blocks = stages && variant % 2 == 0,
                                     .slots = 1 + variant % 3,
                                     .delay_seed = (uint64_t)variant};
             tiny_train_ranks(&run, &w, &other);

@@ -162,16 +162,18 @@ static void any_plan_has_the_bits_of_the_resident_run(void **state) {
         }
 }
 
+/* Stages have the bits of one rank. */
 static void two_ranks_have_the_bits_of_unsharded_ranks(void **state) {
     (void)state;
     for (int kind = 0; kind < KINDS; kind++) {
         struct tiny_run run;
         struct tiny_result whole, other;
-        enum ot_shard_mode mode = (enum ot_shard_mode)(1 + kind % (OT_SHARD_MODES - 1));
+        enum ot_shard_mode mode = (enum ot_shard_mode)(1 + kind % OT_SHARD_STAGES);
         defaults(&run, kind, kind % 2 ? ALL : forms_of(kind) == FORMS ? EXPERTS : DROPOUT, OT_F32);
         run.micro_sequences = 1;
-        struct tiny_world w = {.ranks = 2, .slots = 2};
+        struct tiny_world w = {.ranks = mode == OT_SHARD_STAGES ? 1 : 2, .slots = 2};
         tiny_train_ranks(&run, &w, &whole);
+        w.ranks = 2;
         w.mode = mode;
         w.weights = mode == OT_SHARD_STATE ? OT_HOME_GPU : OT_HOME_HOST;
         w.state = OT_HOME_HOST;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/error.h"
 #include "tests/offload/tiny_ranks.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
@@ -223,6 +224,28 @@ static void adapters_on_any_number_of_ranks(void **state) {
 
 /* ---- refusals ---- */
 
+/* All layers use one slab, so it cannot belong to one rank, also if it is frozen. */
+static void stages_are_refused(void **state) {
+    (void)state;
+    for (int variant = 0; variant < 2; variant++) {
+        struct tiny_run run;
+        struct ot_model *model;
+        struct ot_plan plan = {0};
+        open_run(&run, false, OT_F32);
+        run.lora = variant ? &plain : NULL;
+        tiny_open_model(&run, &model);
+        const struct ot_plan_request request = {.chain = ot_model_chain(model),
+                                                .budget_bytes = {1 << 30, 1 << 30},
+                                                .sequence_tokens = TINY_SEQUENCE,
+                                                .step_sequences = TINY_STEP_SEQUENCES,
+                                                .train = true,
+                                                .shard = {.ranks = 2, .mode = OT_SHARD_STAGES}};
+        check_fails(ot_plan_make(&request, &plan), OT_E_USAGE, "the blocks of several ranks use ");
+        assert_int_equal(ot_error_cause(), OT_CAUSE_STAGES);
+        ot_model_close(model);
+    }
+}
+
 static void refuse(const struct tiny_run *run, struct ot_engine *engine, struct ot_step_input *input,
                    const char *words) {
     (void)run;
@@ -286,6 +309,7 @@ int main(void) {
         cmocka_unit_test(a_base_is_its_decoded_weights),
         cmocka_unit_test(the_shared_slab_is_plain),
         cmocka_unit_test(adapters_on_any_number_of_ranks),
+        cmocka_unit_test(stages_are_refused),
         cmocka_unit_test(wrong_ranges),
         cmocka_unit_test(no_world),
     };

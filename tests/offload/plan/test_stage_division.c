@@ -1,0 +1,67 @@
+/* Which rank has which blocks, if the ranks are stages. */
+#include "offload/plan/stages.h"
+#include "src/base/error.h"
+#include "tests/offload/fake_chain.h"
+#include "tests/support/check.h"
+
+/* Owners of the blocks, as a word: one digit each. */
+static void check_division(int layers, bool tied, int ranks, int turn_blocks, int head_layers,
+                           const char *want) {
+    struct fake f = {.layers = layers, .hidden = 64, .layer_params = 1 << 16, .edge_params = 1 << 16};
+    struct ot_slab_plan slabs[MAX_LAYERS + 2];
+    char got[MAX_LAYERS + 3] = {0};
+    f.tied = tied;
+    fake_open(&f);
+    struct ot_plan plan = {
+        .slabs = slabs,
+        .n_slabs = f.chain.n_slabs,
+        .shard = {0, ranks, OT_SHARD_STAGES, .turn_blocks = turn_blocks, .head_layers = head_layers}};
+    check_ok(ot_stages_divide(&f.chain, &plan));
+    for (int b = 0; b < f.chain.n_blocks; b++)
+        got[b] = (char)('0' + ot_block_owner(&f.chain, &plan, b));
+    assert_string_equal(got, want);
+    for (int *r = &plan.shard.rank; *r < ranks; (*r)++)
+        layers -= ot_plan_middle_blocks(&f.chain, &plan, 1);
+    assert_int_equal(layers, 0);
+}
+
+static void layers_are_dealt_in_turns(void **state) {
+    (void)state;
+    check_division(4, false, 2, 0, 0, "000111");
+    check_division(5, false, 2, 0, 0, "0001111");
+    check_division(5, true, 2, 0, 0, "0000110");
+    check_division(5, false, 3, 0, 0, "0001222");
+    check_division(6, false, 2, 1, 0, "00101011");
+    check_division(7, false, 3, 1, 0, "001201202");
+    check_division(7, false, 2, 2, 0, "000110111");
+    check_division(7, true, 2, 2, 0, "000110010");
+    check_division(4, false, 4, 0, 0, "001233");
+    check_division(6, false, 4, 1, 0, "00123033");
+    check_division(6, false, 2, 0, 2, "00000111"); /* a head of two layers */
+    check_division(6, true, 2, 0, 2, "00011110");
+    check_division(3, false, 2, 0, 9, "00001"); /* a head that is all that its rank does */
+}
+
+static void chains_that_cannot_be_divided(void **state) {
+    (void)state;
+    struct fake f = {.layers = 4, .hidden = 64, .layer_params = 1 << 16, .edge_params = 1 << 16};
+    struct ot_slab_plan slabs[MAX_LAYERS + 2];
+    fake_open(&f);
+    struct ot_plan plan = {
+        .slabs = slabs, .n_slabs = f.chain.n_slabs, .shard = {0, 5, OT_SHARD_STAGES, .turn_blocks = 1}};
+    check_fails(ot_stages_divide(&f.chain, &plan), OT_E_USAGE,
+                "the model has 4 layers, too few for a stage on each of 5 ranks");
+    plan.shard.ranks = 2;
+    check_ok(ot_stages_divide(&f.chain, &plan));
+    f.blocks[4].uses[f.blocks[4].n_uses++] = f.blocks[1].uses[0];
+    check_fails(ot_stages_divide(&f.chain, &plan), OT_E_USAGE,
+                "the blocks of several ranks use slab, so the model cannot be divided into stages");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layers_are_dealt_in_turns),
+        cmocka_unit_test(chains_that_cannot_be_divided),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
