@@ -213,7 +213,11 @@ static void open_rank(struct world *w, int rank, uint64_t seed, const int *first
     run->clip = seed % 4 < 2 ? 1 : 0;
     run->trains = trains_from;
     run->trains_context = first_trained;
-    run->shard = (struct ot_shard){.rank = rank, .ranks = w->ranks, .mode = OT_SHARD_STAGES};
+    run->shard = (struct ot_shard){.rank = rank,
+                                   .ranks = w->ranks,
+                                   .mode = OT_SHARD_STAGES,
+                                   .head_layers = (int)(seed / 7 % 3),
+                                   .in_flight = (int)(seed / 4 % 4)};
     tiny_plan(run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 2);
     tiny_random_owners(run, seed);
     tiny_randomise(run, own);
