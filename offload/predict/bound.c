@@ -14,18 +14,47 @@ struct work {
     double is_read, written; /* bytes of the disks */
 };
 
+/* An unknown rate limits nothing. */
+static double seconds_at(double amount, double rate) {
+    return rate > 0 ? amount / rate : 0;
+}
+
 static double lane_seconds(const struct ot_costs *costs, enum ot_lane_id lane, double seconds) {
     return costs->slower[lane] > 0 ? seconds * costs->slower[lane] : seconds;
+}
+
+/* A micro-batch goes forward through a block. The last block has no forward of its own in training: its
+ * backward contains it. */
+static double forward_seconds(const struct ot_chain *chain, const struct ot_costs *costs, int block,
+                              int64_t tokens) {
+    const struct ot_line *forward = &costs->blocks[block].forward;
+    return block == chain->n_blocks - 1 ? 0 : costs->rates.task_seconds + ot_line_at(*forward, tokens);
 }
 
 /* A micro-batch goes through a block. recompute: the extra time of backward. */
 static double pass_seconds(const struct ot_chain *chain, const struct ot_costs *costs, int block,
                            int64_t tokens, double recompute) {
     const struct ot_block_cost *cost = &costs->blocks[block];
-    double pass = costs->rates.task_seconds + ot_line_at(cost->forward, tokens);
+    double pass = forward_seconds(chain, costs, block, tokens);
     if (block >= ot_chain_first_trained(chain))
         pass += costs->rates.task_seconds + ot_line_at(cost->backward, tokens) + recompute;
     return pass;
+}
+
+/* Extra seconds of a block's backward for a micro-batch. */
+static double recompute_of(const struct ot_chain *chain, const struct ot_plan *plan,
+                           const struct ot_costs *costs, int block) {
+    enum ot_keep_level level = ot_plan_kept(chain, plan, block).level;
+    return ot_line_at(costs->blocks[block].recompute[level], plan->micro_tokens);
+}
+
+double ot_plan_repeated_seconds(const struct ot_chain *chain, const struct ot_plan *plan,
+                                const struct ot_costs *costs) {
+    double seconds = 0;
+    for (int b = ot_chain_first_trained(chain); b < chain->n_blocks; b++)
+        if (ot_block_is_own(chain, plan, b))
+            seconds += recompute_of(chain, plan, costs, b) * plan->max_micro;
+    return lane_seconds(costs, OT_LANE_COMPUTE, seconds);
 }
 
 /* Every micro-batch goes through every block. Backward ends at the first trained block. The first backward of
@@ -34,13 +63,11 @@ static double compute_seconds(const struct ot_chain *chain, const struct ot_plan
                               const struct ot_costs *costs) {
     double seconds = 0;
     for (int b = 0; b < chain->n_blocks; b++) {
-        const struct ot_block_cost *block = &costs->blocks[b];
         if (!ot_block_is_own(chain, plan, b))
             continue;
-        double recompute =
-            ot_line_at(block->recompute[ot_plan_kept(chain, plan, b).level], plan->micro_tokens);
+        double recompute = recompute_of(chain, plan, costs, b);
         seconds += pass_seconds(chain, costs, b, plan->micro_tokens, recompute) * plan->max_micro +
-                   ot_plan_rounds(plan) * fmin(block->first, 0);
+                   ot_plan_rounds(plan) * fmin(costs->blocks[b].first, 0);
     }
     return lane_seconds(costs, OT_LANE_COMPUTE, seconds);
 }
@@ -145,33 +172,70 @@ static void add_training(const struct ot_chain *chain, const struct ot_plan *pla
     }
 }
 
-/* An unknown rate limits nothing. */
-static double seconds_at(double amount, double rate) {
-    return rate > 0 ? amount / rate : 0;
+/* Adds the updates between a decision and the next forward's last use of a slab: all but those that shadows
+ * made before, and the transfers of all tiles but those that slots hold at either end. */
+static void add_updates_after(const struct ot_chain *chain, const struct ot_plan *plan, struct work *work) {
+    double state = (double)ot_state_bytes(chain, 1 << 20) / (1 << 20), tile = (double)plan->tile_params;
+    double streamed = 0, pooled = 0, passing = 0;
+    for (int s = 0; s < chain->n_slabs; s++) {
+        if (chain->slabs[s].frozen)
+            continue;
+        double stream = (double)ot_slab_engine_tiles(chain, plan, s, OT_TILE_STREAM).n;
+        double pool = (double)ot_slab_engine_tiles(chain, plan, s, OT_TILE_CPU).n;
+        streamed += stream;
+        pooled += pool;
+        passing += plan->slabs[s].state == OT_HOME_NVME ? stream + pool : 0;
+    }
+    double update = (double)ot_adamw_bytes(chain->dtype, chain->state, chain->masters);
+    work->updated = update * fmax(pooled - plan->shadow_frames * tile, 0);
+    work->h2d = work->d2h = state * fmax(streamed - plan->state_slots * tile, 0);
+    work->is_read = work->written = state * fmax(passing - plan->tile_slots * tile, 0);
+}
+
+/* The work of the busiest lane. */
+static double longest(const struct ot_chain *chain, const struct ot_costs *costs, const struct work *work) {
+    const struct ot_rates *r = &costs->rates;
+    double link = fmax(r->both_bytes, fmax(r->h2d_bytes, r->d2h_bytes));
+    double disks = fmax(r->nvme_mixed_bytes, fmax(r->nvme_read_bytes, r->nvme_write_bytes));
+    const double lanes[] = {
+        work->compute,
+        lane_seconds(costs, OT_LANE_H2D, seconds_at(work->h2d, r->h2d_bytes)),
+        lane_seconds(costs, OT_LANE_D2H, seconds_at(work->d2h, r->d2h_bytes)),
+        lane_seconds(costs, OT_LANE_COMM, seconds_at(work->comm, r->comm_bytes)),
+        lane_seconds(costs, OT_LANE_CPU, seconds_at(work->updated, r->adamw_bytes[chain->state])),
+        lane_seconds(costs, OT_LANE_NVME_READ, seconds_at(work->is_read, r->nvme_read_bytes)),
+        lane_seconds(costs, OT_LANE_NVME_WRITE, seconds_at(work->written, r->nvme_write_bytes)),
+        r->both_bytes > 0 ? seconds_at(work->h2d + work->d2h, link) : 0,
+        r->nvme_mixed_bytes > 0 ? seconds_at(work->is_read + work->written, disks) : 0,
+    };
+    double most = 0;
+    for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++)
+        most = fmax(most, lanes[i]);
+    return most;
+}
+
+/* With clipping, updates wait for the decision, and the next forward waits for them block by block. So
+ * between two decisions there are all updates, and then what the device computes after the first round's
+ * forward. */
+static double seconds_between_decisions(const struct ot_chain *chain, const struct ot_plan *plan,
+                                        const struct ot_costs *costs) {
+    double forward = 0;
+    struct work updates = {0};
+    add_updates_after(chain, plan, &updates);
+    for (int b = 0; b < chain->n_blocks; b++)
+        forward += forward_seconds(chain, costs, b, plan->micro_tokens);
+    forward *= plan->first_round > 0 ? plan->first_round : plan->max_micro;
+    return longest(chain, costs, &updates) + compute_seconds(chain, plan, costs) -
+           lane_seconds(costs, OT_LANE_COMPUTE, forward);
 }
 
 double ot_plan_least_seconds(const struct ot_chain *chain, const struct ot_plan *plan,
                              const struct ot_costs *costs) {
-    const struct ot_rates *r = &costs->rates;
     struct work work = {.compute = compute_seconds(chain, plan, costs)};
     add_fetches(chain, plan, &work);
     add_activations(chain, plan, &work);
     add_training(chain, plan, &work);
-    double link = fmax(r->both_bytes, fmax(r->h2d_bytes, r->d2h_bytes));
-    double disks = fmax(r->nvme_mixed_bytes, fmax(r->nvme_read_bytes, r->nvme_write_bytes));
-    const double lanes[] = {
-        work.compute,
-        lane_seconds(costs, OT_LANE_H2D, seconds_at(work.h2d, r->h2d_bytes)),
-        lane_seconds(costs, OT_LANE_D2H, seconds_at(work.d2h, r->d2h_bytes)),
-        lane_seconds(costs, OT_LANE_COMM, seconds_at(work.comm, r->comm_bytes)),
-        lane_seconds(costs, OT_LANE_CPU, seconds_at(work.updated, r->adamw_bytes[chain->state])),
-        lane_seconds(costs, OT_LANE_NVME_READ, seconds_at(work.is_read, r->nvme_read_bytes)),
-        lane_seconds(costs, OT_LANE_NVME_WRITE, seconds_at(work.written, r->nvme_write_bytes)),
-        r->both_bytes > 0 ? seconds_at(work.h2d + work.d2h, link) : 0,
-        r->nvme_mixed_bytes > 0 ? seconds_at(work.is_read + work.written, disks) : 0,
-    };
-    double least = 0;
-    for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++)
-        least = fmax(least, lanes[i]);
-    return least;
+    double least = longest(chain, costs, &work);
+    bool waits = plan->clip && plan->shard.mode != OT_SHARD_STAGES;
+    return waits ? fmax(least, seconds_between_decisions(chain, plan, costs)) : least;
 }

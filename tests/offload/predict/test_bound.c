@@ -75,7 +75,8 @@ static void computing_is_the_passes_through_the_blocks(void **state) {
     p.costs.rates.task_seconds = 0.5;
     p.plan.kept[OT_TIER_GPU] = (struct ot_kept_blocks){OT_KEEP_ATTENTION, 1};
     /* one block keeps attention; three rounds have a first backward each */
-    const double pass = 9 + 16 + 2 * 0.5, all = BLOCKS * pass + (BLOCKS - 1) * 24 + 4;
+    const double pass = 9 + 16 + 2 * 0.5, last = 9 + 0.5; /* the last block's backward contains its forward */
+    const double all = BLOCKS * pass - last + (BLOCKS - 1) * 24 + 4;
     set_rounds(&p, 2);
     check_least(&p, all * MICROS - 3 * 3 * 5);
     p.costs.slower[OT_LANE_COMPUTE] = 2;
@@ -98,7 +99,7 @@ static void any_plan_computes_that_long(void **state) {
         p.blocks[b].first = b == 3 ? -0.25 : 1;
     }
     const struct ot_chain *chain = &p.fake.chain;
-    const double want = 7 * ((BLOCKS - 1) * (1 + 2) + (1 + 6) - 0.25);
+    const double want = 7 * ((BLOCKS - 1) * (1 + 2) + (1 + 6) - 1 - 0.25);
     assert_true(
         fabs(ot_least_compute_seconds(chain, &(struct ot_shard){0}, &p.costs, 2, 7, OT_KEEP_PRODUCTS) -
              want) < 1e-9);
@@ -266,6 +267,55 @@ static void directions_share_the_link_and_the_disks(void **state) {
     check_least(&p, 2.0 * STATE / 6);
 }
 
+/* With clipping, all updates come after a decision, and before what the device computes after the first
+ * round's forward. Shadows make theirs before, and slots hold tiles at either end. */
+static void updates_wait_for_the_decision(void **state) {
+    (void)state;
+    struct paper p;
+    open_paper(&p);
+    struct ot_rates *r = &p.costs.rates;
+    for (int b = 0; b < BLOCKS; b++) {
+        p.blocks[b].forward = (struct ot_line){1, 0};
+        p.blocks[b].backward = (struct ot_line){2, 0};
+    }
+    const double forward = BLOCKS - 1, backward = 2 * BLOCKS, all = (forward + backward) * MICROS;
+    p.plan.clip = true;
+    check_least(&p, all);
+    for (int s = 1; s < 4; s++)
+        p.slabs[s] = (struct ot_slab_plan){.state = OT_HOME_NVME, .grads = OT_HOME_HOST, .tiles = {0, 0, 1}};
+    p.fake.slabs[4].frozen = true;
+    p.slabs[4].tiles[OT_TILE_GPU] = 0;
+    r->adamw_bytes[OT_STATE_F32] = TILE; /* 26 s a tile, as long as two micro-batches and a bit */
+    check_least(&p, backward * MICROS + 3 * 26);
+    set_rounds(&p, 2); /* the later rounds' forward waits too */
+    check_least(&p, backward * MICROS + 3 * 26 + forward * 4);
+    set_rounds(&p, 0);
+    p.plan.shadow_frames = 1;
+    check_least(&p, backward * MICROS + 2 * 26);
+    p.plan.shadow_frames = 4;
+    check_least(&p, all);
+    r->adamw_bytes[OT_STATE_F32] = 0;
+    r->nvme_read_bytes = r->nvme_write_bytes = STATE / 30.0;
+    check_least(&p, backward * MICROS + 3 * 30);
+    r->nvme_mixed_bytes = STATE / 20.0;
+    check_least(&p, backward * MICROS + 3 * 40);
+    p.plan.tile_slots = 1;
+    check_least(&p, backward * MICROS + 2 * 40);
+    r->nvme_read_bytes = r->nvme_write_bytes = r->nvme_mixed_bytes = 0;
+    p.slabs[1].tiles[OT_TILE_STREAM] = p.slabs[2].tiles[OT_TILE_STREAM] = 1;
+    p.slabs[1].tiles[OT_TILE_CPU] = p.slabs[2].tiles[OT_TILE_CPU] = 0;
+    r->h2d_bytes = STATE / 50.0;
+    check_least(&p, backward * MICROS + 100);
+    p.plan.state_slots = 1;
+    check_least(&p, backward * MICROS + 50);
+    p.costs.slower[OT_LANE_COMPUTE] = 2;
+    check_least(&p, 2 * all);
+    p.costs.slower[OT_LANE_H2D] = 2;
+    check_least(&p, 2 * backward * MICROS + 100);
+    p.plan.clip = false;
+    check_least(&p, 2 * all);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(computing_is_the_passes_through_the_blocks),
@@ -276,6 +326,7 @@ int main(void) {
         cmocka_unit_test(updates_move_state_and_gradients),
         cmocka_unit_test(sums_leave_between_rounds),
         cmocka_unit_test(directions_share_the_link_and_the_disks),
+        cmocka_unit_test(updates_wait_for_the_decision),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
