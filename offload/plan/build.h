@@ -50,6 +50,10 @@ int ot_candidate_micro(const struct ot_plan_request *request, int64_t micro_sequ
 /* Sets all fields of the plan that the candidate decides, and the ledger. Errors: as ot_plan_finish. */
 int ot_candidate_build(const struct ot_plan_request *request, const struct ot_candidate *candidate,
                        struct ot_plan *plan);
+/* Sets the same fields, but not always the ledger. bytes: what the plan needs of each tier, without the bytes
+ * that the caller reserves. Asks request->memo first. Errors: the same. */
+int ot_candidate_measure(const struct ot_plan_request *request, const struct ot_candidate *candidate,
+                         struct ot_plan *plan, size_t bytes[OT_TIER_COUNT]);
 
 /* Returns OT_E_BUDGET always. The sentence names each tier that is short, and how much it needs, has and
  * lacks. */

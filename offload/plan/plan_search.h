@@ -42,13 +42,14 @@ struct ot_plan_request {
     double shadows;
     size_t shadow_bytes;
     enum ot_fetch_choice fetch;
-    int64_t pass_tokens;   /* not for training: tokens of a usual pass; 0: as many as in a micro-batch */
-    int snapshot_slots;    /* same as in struct ot_plan */
-    int pinned_contents;   /* same as in struct ot_plan */
-    bool is_trial;         /* the caller only wants a plan that fits: out->shortage is not filled in */
-    int rounds;            /* rounds of a step (slabs.h); 0: one, or as few as fit */
-    struct ot_shard shard; /* this rank's, like the budgets */
-    size_t staging_bytes;  /* same as in struct ot_plan */
+    int64_t pass_tokens;       /* not for training: tokens of a usual pass; 0: as many as in a micro-batch */
+    int snapshot_slots;        /* same as in struct ot_plan */
+    int pinned_contents;       /* same as in struct ot_plan */
+    bool is_trial;             /* the caller only wants a plan that fits: out->shortage is not filled in */
+    struct ot_plan_memo *memo; /* NULL, or it remembers what plans need; not owned */
+    int rounds;                /* rounds of a step (slabs.h); 0: one, or as few as fit */
+    struct ot_shard shard;     /* this rank's, like the budgets */
+    size_t staging_bytes;      /* same as in struct ot_plan */
     /* Bytes of the budgets that the caller uses itself: the key/value cache of generate; rows in memory. */
     int64_t extra_device_bytes, extra_host_bytes;
 };
@@ -74,6 +75,17 @@ struct ot_plan_request {
  * tiers that are short, and out->shortage says how much would be enough; the caller words the cure.
  * OT_E_USAGE: a contradiction in the request. */
 int ot_plan_make(const struct ot_plan_request *request, struct ot_plan *out);
+/* A memo of what plans need of each tier. It serves requests of one chain and one number of ranks that differ
+ * in budgets, tokens a step, modes of shards and choices. It changes no plan. NULL: no memory. One thread at
+ * a time. */
+struct ot_plan_memo *ot_plan_memo_open(void);
+void ot_plan_memo_close(struct ot_plan_memo *memo);
+/* A hash of the fields in which the plans for such requests differ. */
+uint64_t ot_plan_print(const struct ot_plan *plan);
+/* Adds a value to a hash: FNV-1a, a word at a time. */
+static inline uint64_t ot_mix(uint64_t hash, int64_t value) {
+    return (hash ^ (uint64_t)value) * 0x100000001b3;
+}
 /* Checks that the fractions add up to 1 and agree with the home of the state. Errors: OT_E_USAGE. */
 int ot_plan_check_fractions(const double fractions[OT_TILE_ENGINES], enum ot_home state);
 /* Checks the other fields and recomputes the ledger, after a caller has set fields by hand. Errors:

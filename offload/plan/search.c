@@ -30,10 +30,9 @@ struct need {
 
 static int measure(const struct ot_plan_request *rq, const struct ot_candidate *c, struct ot_plan *plan,
                    struct need *out) {
-    OT_TRY(ot_candidate_build(rq, c, plan));
-    out->bytes[OT_TIER_GPU] = ot_ledger_total(&plan->ledger, OT_TIER_GPU) + (size_t)rq->extra_device_bytes;
-    out->bytes[OT_TIER_HOST] = ot_ledger_total(&plan->ledger, OT_TIER_HOST) + (size_t)rq->extra_host_bytes;
-    out->bytes[OT_TIER_NVME] = ot_ledger_total(&plan->ledger, OT_TIER_NVME);
+    OT_TRY(ot_candidate_measure(rq, c, plan, out->bytes));
+    out->bytes[OT_TIER_GPU] += (size_t)rq->extra_device_bytes;
+    out->bytes[OT_TIER_HOST] += (size_t)rq->extra_host_bytes;
     return 0;
 }
 

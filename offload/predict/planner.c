@@ -204,6 +204,7 @@ static int climb_micro(struct ot_search *s) {
 static int try_start(struct ot_search *s, const struct ot_plan_request *start) {
     struct ot_plan_request here = *start;
     memcpy(here.budget_bytes, s->given->budget_bytes, sizeof here.budget_bytes);
+    here.memo = s->given->memo;
     here.step_sequences = s->given->step_sequences;
     return ot_planner_try(s, &here, 0);
 }
@@ -228,6 +229,8 @@ static int search(struct ot_search *s, const struct ot_plan_request *start, doub
         OT_TRY(try_start(s, start));
     if (ot_planner_may_gain(s))
         OT_TRY(climb(s, limit));
+    else
+        OT_TRY(ot_planner_keep_all(s));
     OT_TRY(climb_micro(s));
     if (s->out->prediction.step_seconds * (1 - OT_PLANNER_NEAR) >= limit)
         return 0;
@@ -238,18 +241,23 @@ static int search(struct ot_search *s, const struct ot_plan_request *start, doub
 int ot_planner_choose_from(const struct ot_plan_request *request, const struct ot_costs *costs,
                            const struct ot_plan_request *start, double limit, struct ot_planner_result *out) {
     struct ot_planner_seen *seen = calloc(1, sizeof *seen);
-    struct ot_search s = {.given = request, .costs = costs, .out = out, .seen = seen};
-    int rc;
-    *out = (struct ot_planner_result){.forced = *request};
-    if (!seen)
-        return ot_fail(OT_E_BUDGET, "no memory to choose a plan");
-    OT_TRY_GOTO(ot_plan_make(request, &out->plan), rc, out); /* on failure the shortage is in out->plan */
+    struct ot_plan_memo *memo = request->memo ? NULL : ot_plan_memo_open();
+    struct ot_plan_request given = *request;
+    struct ot_search s = {.given = &given, .costs = costs, .out = out, .seen = seen};
+    int rc = 0;
+    given.memo = memo ? memo : request->memo;
+    *out = (struct ot_planner_result){.forced = given};
+    if (!seen) {
+        rc = ot_fail(OT_E_BUDGET, "no memory to choose a plan");
+        goto out;
+    }
+    OT_TRY_GOTO(ot_plan_make(&given, &out->plan), rc, out); /* on failure the shortage is in out->plan */
     out->forced.micro_sequences = out->plan.micro_tokens / request->sequence_tokens;
     out->forced.activations = out->plan.activations;
     OT_TRY_GOTO(ot_simulate_plan(request->chain, &out->plan, costs, &out->prediction), rc, failed);
     ot_planner_was_seen(seen, &out->plan);
     out->forced.tile_params = out->plan.tile_params; /* it may be small, because memory is short */
-    s.tile_params = choose_tile(request, &out->plan);
+    s.tile_params = choose_tile(&given, &out->plan);
     OT_TRY_GOTO(search(&s, start, limit), rc, failed);
     out->tried = seen->n;
     out->forced.is_trial = request->is_trial;
@@ -257,6 +265,8 @@ int ot_planner_choose_from(const struct ot_plan_request *request, const struct o
 failed:
     ot_plan_free(&out->plan);
 out:
+    out->forced.memo = request->memo;
+    ot_plan_memo_close(memo);
     free(seen);
     return rc < 0 ? rc : 0;
 }
@@ -344,8 +354,8 @@ static int ask_for_memory(const struct ot_plan_request *request, const struct ot
     return 0;
 }
 
-int ot_planner_explain(const struct ot_plan_request *request, const struct ot_costs *costs,
-                       const struct ot_planner_result *chosen, struct ot_explanation *out) {
+static int ask_all(const struct ot_plan_request *request, const struct ot_costs *costs,
+                   const struct ot_planner_result *chosen, struct ot_explanation *out) {
     struct ot_plan_request longer = *request;
     struct ot_costs changed = *costs; /* shares `blocks` with the caller's costs; do not free */
     struct ot_rates *r = &changed.rates;
@@ -373,4 +383,15 @@ int ot_planner_explain(const struct ot_plan_request *request, const struct ot_co
     longer.step_sequences *= 2;
     return ask(&(struct question){"twice the tokens, half the steps", &longer, costs, false}, request, chosen,
                out);
+}
+
+/* The questions have much the same plans, so their searches share a memo. */
+int ot_planner_explain(const struct ot_plan_request *request, const struct ot_costs *costs,
+                       const struct ot_planner_result *chosen, struct ot_explanation *out) {
+    struct ot_plan_memo *memo = request->memo ? NULL : ot_plan_memo_open();
+    struct ot_plan_request given = *request;
+    given.memo = memo ? memo : request->memo;
+    int rc = ask_all(&given, costs, chosen, out);
+    ot_plan_memo_close(memo);
+    return rc;
 }

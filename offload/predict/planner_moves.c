@@ -5,6 +5,7 @@
 #include "kernels/adamw.h"
 #include "offload/plan/slabs.h"
 #include "offload/plan/used_parts.h"
+#include "offload/predict/bound.h"
 #include "offload/predict/planner_state.h"
 #include "src/base/error.h"
 #include "src/base/random.h"
@@ -323,6 +324,23 @@ int ot_planner_climb(struct ot_search *s) {
         }
     }
     return 0;
+}
+
+int ot_planner_keep_all(struct ot_search *s) {
+    const struct ot_planner_result *best = s->out;
+    double repeated = ot_plan_repeated_seconds(s->given->chain, &best->plan, s->costs);
+    int taken = 0;
+    if (repeated <= NEGLIGIBLE * best->prediction.step_seconds || s->given->keep != OT_KEEP_CHOSEN)
+        return 0;
+    for (int first = 0; first < 2; first++) {
+        struct ot_plan_request request = best->forced;
+        int rc;
+        request.kept_level = OT_KEEP_ALL;
+        request.kept_on = first;
+        OT_TRY(rc = ot_planner_try(s, &request, 0));
+        taken += rc;
+    }
+    return taken > 0 ? ot_planner_climb(s) : 0;
 }
 
 /* Tile sizes come after the other moves: they matter less than the engines' fractions, and each size has

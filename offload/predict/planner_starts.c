@@ -249,33 +249,6 @@ out:
 
 /* ---- plans that were tried before ---- */
 
-static uint64_t mix(uint64_t hash, int64_t value) {
-    return (hash ^ (uint64_t)value) * 0x100000001b3; /* FNV-1a, a word at a time */
-}
-
-/* A hash of the plan's fields that the search varies. Requests that force different fields often make the
- * same plan. */
-static uint64_t print_plan(const struct ot_plan *p) {
-    uint64_t hash = 0xcbf29ce484222325;
-    for (int s = 0; s < p->n_slabs; s++) {
-        const struct ot_slab_plan *slab = &p->slabs[s];
-        hash = mix(mix(mix(mix(hash, slab->weights), slab->state), slab->grads), slab->sums);
-        for (int e = 0; e < OT_TILE_ENGINES; e++)
-            hash = mix(hash, slab->tiles[e]);
-    }
-    for (int k = 0; k < OT_SLOT_KINDS; k++) {
-        hash = mix(mix(hash, p->weight_slots[k]), p->host_weight_slots[k]);
-        hash = mix(mix(mix(hash, p->grad_slots[k]), p->stage_slots[k]), p->encoded_slots[k]);
-    }
-    hash = mix(mix(mix(hash, p->state_slots), p->tile_slots), p->host_activation_slots);
-    hash = mix(mix(hash, p->host_grad_slots), p->fetch_used);
-    for (int t = 0; t < OT_TIER_COUNT; t++)
-        hash = mix(mix(hash, p->kept[t].level), p->kept[t].blocks);
-    hash = mix(mix(mix(hash, p->activations), p->activation_slots), p->kept_slots);
-    hash = mix(mix(mix(hash, p->first_round), p->round_micro), p->shadow_frames);
-    return mix(mix(hash, p->micro_tokens), p->tile_params);
-}
-
 static int64_t bits_of(double value) {
     int64_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -285,13 +258,13 @@ static int64_t bits_of(double value) {
 /* A hash of the request's fields that the search varies. */
 static uint64_t print_request(const struct ot_plan_request *rq) {
     uint64_t hash = 0xcbf29ce484222325;
-    hash = mix(mix(mix(mix(hash, rq->weights), rq->state), rq->grads), rq->sums);
-    hash = mix(mix(mix(mix(hash, rq->activations), rq->keep), rq->kept), rq->kept_level);
-    hash = mix(mix(mix(hash, bits_of(rq->kept_off)), bits_of(rq->kept_on)), bits_of(rq->streamed));
-    hash = mix(mix(mix(hash, bits_of(rq->shadows)), rq->fetch), rq->rounds);
+    hash = ot_mix(ot_mix(ot_mix(ot_mix(hash, rq->weights), rq->state), rq->grads), rq->sums);
+    hash = ot_mix(ot_mix(ot_mix(ot_mix(hash, rq->activations), rq->keep), rq->kept), rq->kept_level);
+    hash = ot_mix(ot_mix(ot_mix(hash, bits_of(rq->kept_off)), bits_of(rq->kept_on)), bits_of(rq->streamed));
+    hash = ot_mix(ot_mix(ot_mix(hash, bits_of(rq->shadows)), rq->fetch), rq->rounds);
     for (int e = 0; e < OT_TILE_ENGINES; e++)
-        hash = mix(hash, bits_of(rq->fractions[e]));
-    return mix(mix(mix(hash, rq->micro_sequences), rq->tile_params), rq->slots);
+        hash = ot_mix(hash, bits_of(rq->fractions[e]));
+    return ot_mix(ot_mix(ot_mix(hash, rq->micro_sequences), rq->tile_params), rq->slots);
 }
 
 /* Notes the hash. Returns true if it was noted before. */
@@ -304,8 +277,9 @@ static bool was_noted(uint64_t prints[OT_PLANNER_MOST_SEEN], int *n, uint64_t pr
     return false;
 }
 
+/* Requests that force different fields often make the same plan. */
 bool ot_planner_was_seen(struct ot_planner_seen *seen, const struct ot_plan *plan) {
-    return was_noted(seen->plans, &seen->n, print_plan(plan));
+    return was_noted(seen->plans, &seen->n, ot_plan_print(plan));
 }
 
 /* ---- one plan ---- */

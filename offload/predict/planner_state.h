@@ -86,6 +86,9 @@ int ot_planner_climb(struct ot_search *s);
 /* Changes two or three choices at a time, drawn at random, until the effort is used up. The same request and
  * costs draw the same choices. */
 int ot_planner_shake(struct ot_search *s);
+/* For a plan that computes no product again: tries to keep all else too, if that takes time. Then weights may
+ * leave the device, so it climbs from there. */
+int ot_planner_keep_all(struct ot_search *s);
 /* Like ot_planner_climb, for tiles and shadows, which are worth trying only when the rest is settled. */
 int ot_planner_climb_late(struct ot_search *s);
 /* The share of tiles to stream, among the tiles whose state is not on the device, so that the device and the

@@ -95,13 +95,13 @@ static int take_task(struct sim *sim, enum ot_lane_id l, struct instance **in) {
 
 /* Finds the resource that the rising tasks use up first. Returns by how much their speeds can rise until
  * then. */
-static double rise(const struct sim *sim, const bool rising[OT_LANE_COUNT], const double left[RESOURCES],
-                   double most, enum resource *limit) {
+static double rise(struct lane *const rising[], int n, const double left[RESOURCES], double most,
+                   enum resource *limit) {
     *limit = RESOURCES;
     for (int i = 0; i < RESOURCES; i++) {
         double total = 0;
-        for (int l = 0; l < OT_LANE_COUNT; l++)
-            total += rising[l] ? sim->lanes[l].demand[i] : 0;
+        for (int l = 0; l < n; l++)
+            total += rising[l]->demand[i];
         if (total * most > left[i] * (1 + 1e-12)) { /* ignore rounding */
             most = left[i] / total;
             *limit = (enum resource)i;
@@ -113,26 +113,29 @@ static double rise(const struct sim *sim, const bool rising[OT_LANE_COUNT], cons
 /* Sets max-min fair speeds. All speeds rise together until a resource is used up. Tasks that use this
  * resource keep their speed; the others rise on, up to full speed. */
 static void set_speeds(struct sim *sim) {
-    bool rising[OT_LANE_COUNT];
+    struct lane *rising[OT_LANE_COUNT];
     double left[RESOURCES], level = 0;
     enum resource limit;
+    int n = 0;
     memcpy(left, sim->capacity, sizeof left);
-    for (int l = 0; l < OT_LANE_COUNT; l++) {
-        rising[l] = sim->lanes[l].is_busy;
-        sim->lanes[l].speed = 0;
-    }
+    for (int l = 0; l < OT_LANE_COUNT; l++)
+        if (sim->lanes[l].is_busy)
+            rising[n++] = &sim->lanes[l];
     do {
-        double by = rise(sim, rising, left, 1 - level, &limit);
+        double by = rise(rising, n, left, 1 - level, &limit);
+        int still = 0;
         level += by;
-        for (int l = 0; l < OT_LANE_COUNT; l++) {
-            struct lane *lane = &sim->lanes[l];
-            if (!rising[l])
-                continue;
+        for (int l = 0; l < n; l++) {
+            struct lane *lane = rising[l];
             lane->speed = level;
-            for (int i = 0; i < RESOURCES; i++)
-                left[i] = fmax(left[i] - by * lane->demand[i], 0);
-            rising[l] = limit < RESOURCES && lane->demand[limit] == 0;
+            for (int i = 0; i < RESOURCES && limit < RESOURCES; i++) {
+                double rest = left[i] - by * lane->demand[i];
+                left[i] = rest > 0 ? rest : 0;
+            }
+            if (limit < RESOURCES && lane->demand[limit] == 0)
+                rising[still++] = lane;
         }
+        n = still;
     } while (limit < RESOURCES);
 }
 

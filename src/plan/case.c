@@ -204,6 +204,7 @@ static void make_request(struct ot_plan_case *c) {
                                   .narrow = c->options->exchange == OT_CHOICE_EXCHANGE_DTYPE,
                                   .one_copy = c->options->share_weights == OT_CHOICE_SHARE_WEIGHTS_YES};
     rq->weights = rq->shard.one_copy ? OT_HOME_HOST : rq->weights;
+    rq->memo = ot_plan_memo_open(); /* for the choice, its explanation, and the cures of a refusal */
 }
 
 static bool is_one_host(const struct ot_plan_case *c) {
@@ -252,6 +253,7 @@ int ot_plan_case_open(const struct ot_options *options, const char *model, const
 
 void ot_plan_case_close(struct ot_plan_case *c) {
     ot_plan_free(&c->chosen.plan);
+    ot_plan_memo_close(c->request.memo);
     ot_costs_free(&c->costs);
     ot_model_close(c->model);
     ot_plan_machine_close(&c->machine);

@@ -1,13 +1,14 @@
 /* How far the planner is from the best known plan, and how long it searches.
  *
  *     bench_planner [FIRST [LAST [PAIRS]]]
+ *     bench_planner "--model MODEL --gpu CARD ..." [PAIRS]
  *
- * For each of the 82 cases of tests/plan/real_cases.c: the plan that the planner chooses, and the best plan
- * of a slow reference search. The reference runs the planner again with each single choice forced (rounds,
- * what is computed again, homes, engines, slots), and from the best of these with a second choice forced,
- * PAIRS times. Each of these runs starts elsewhere, so together they are many restarts. Another micro-batch
- * gives other bits and must gain OT_PLANNER_MARGIN, so those runs are not compared. The ratio is the time of
- * the chosen step to that of the best known one. */
+ * For the given case, or for each of the 82 of tests/plan/real_cases.c: the plan that the planner chooses,
+ * and the best plan of a slow reference search. The reference runs the planner again with each single choice
+ * forced (rounds, what is computed again, homes, engines, slots), and from the best of these with a second
+ * choice forced, PAIRS times. Each of these runs starts elsewhere, so together they are many restarts.
+ * Another micro-batch gives other bits and must gain OT_PLANNER_MARGIN, so those runs are not compared. The
+ * ratio is the time of the chosen step to that of the best known one. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,6 +95,8 @@ static int ascending(const void *a, const void *b) {
 int main(int argc, char **argv) {
     enum { MOST = 200 };
     double ratios[MOST], longest = 0;
+    if (argc > 1 && argv[1][0] == '-')
+        return measure(argv[1], argc > 2 ? atoi(argv[2]) : 0, &longest) > 0 ? 0 : 1;
     int first = argc > 1 ? atoi(argv[1]) : 0, last = argc > 2 ? atoi(argv[2]) : MOST - 1, n = 0;
     for (int i = first; i <= last && real_case_line(i) && n < MOST; i++) {
         double seconds;

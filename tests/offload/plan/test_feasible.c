@@ -117,10 +117,67 @@ static void rounds_make_room(void **state) {
     check_fails(ot_plan_make(&rq, &one), OT_E_BUDGET, "gpu memory");
 }
 
+/* ---- the memo ---- */
+
+static int sizes_asked;
+static size_t (*fake_saved_bytes)(const void *context, int block, enum ot_keep_level level, int64_t n_tokens);
+
+static size_t count_sizes(const void *context, int block, enum ot_keep_level level, int64_t n_tokens) {
+    sizes_asked++;
+    return fake_saved_bytes(context, block, level, n_tokens);
+}
+
+/* Makes the plan of a request and lists what it chose. 0: it does not fit. */
+static uint64_t print_of(const struct ot_plan_request *rq, struct ot_ledger *ledger) {
+    struct ot_plan plan;
+    if (ot_plan_make(rq, &plan) < 0)
+        return 0;
+    uint64_t print = ot_plan_print(&plan);
+    *ledger = plan.ledger;
+    ot_plan_free(&plan);
+    return print;
+}
+
+/* Requests with other budgets and choices share a memo: each plan is the one without it, and what was
+ * measured once is not measured again. */
+static void a_memo_changes_no_plan_and_saves_work(void **state) {
+    (void)state;
+    int without = 0, first = 0, second = 0;
+    for (uint64_t seed = 0; seed < 12; seed++) {
+        struct fake f;
+        struct ot_plan_request rq = random_request(&f, seed);
+        struct ot_ledger alone = {0}, shared = {0};
+        fake_saved_bytes = f.chain.saved_bytes;
+        f.chain.saved_bytes = count_sizes;
+        struct ot_plan_memo *memo = ot_plan_memo_open();
+        for (int i = 0; i < 32; i++) {
+            rq.is_trial = i / 4 % 2;
+            rq.kept_off = i / 8 % 2 / 2.0;
+            rq.rounds = i / 16;
+            rq.budget_bytes[i % 2] += (size_t)MIB;
+            rq.memo = NULL;
+            sizes_asked = 0;
+            uint64_t print = print_of(&rq, &alone);
+            without += sizes_asked;
+            rq.memo = memo;
+            for (int *asked = &first; asked; asked = asked == &first ? &second : NULL) {
+                sizes_asked = 0;
+                assert_true(print_of(&rq, &shared) == print);
+                *asked += sizes_asked;
+                assert_memory_equal(&alone, &shared, sizeof alone);
+            }
+        }
+        ot_plan_memo_close(memo);
+    }
+    print_message("sizes asked for: %d without, %d with a memo, %d again\n", without, first, second);
+    assert_true(first < without / 2 && second < without / 4);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_refusal_is_right_and_every_plan_fits),
         cmocka_unit_test(rounds_make_room),
+        cmocka_unit_test(a_memo_changes_no_plan_and_saves_work),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

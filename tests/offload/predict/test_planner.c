@@ -219,8 +219,8 @@ static void forced_fields_are_honoured(void **state) {
 /* ---- more memory or speed is not worse ---- */
 
 /* The search is local, and another micro-batch must be faster by a margin to be chosen. So more of a resource
- * may make a step slower, but only by this much. */
-#define GRAIN OT_PLANNER_MARGIN
+ * may make a step slower: by as much as the other micro-batch would save, and what the search misses. */
+#define GRAIN (OT_PLANNER_MARGIN / (1 - OT_PLANNER_MARGIN) + 0.005)
 
 static double choose_time(const struct ot_plan_request *rq, const struct ot_costs *costs) {
     struct ot_planner_result chosen;
