@@ -232,7 +232,8 @@ uint64_t ot_plan_print(const struct ot_plan *p) {
         hash = ot_mix(ot_mix(hash, p->kept[t].level), p->kept[t].blocks);
     hash = ot_mix(ot_mix(ot_mix(hash, p->activations), p->activation_slots), p->kept_slots);
     hash = ot_mix(ot_mix(ot_mix(hash, p->first_round), p->round_micro), p->shadow_frames);
-    hash = ot_mix(ot_mix(ot_mix(hash, p->shard.mode), p->shard.turn_blocks), p->shard.one_copy);
+    hash = ot_mix(ot_mix(hash, p->shard.mode), p->shard.rank);
+    hash = ot_mix(ot_mix(hash, p->shard.turn_blocks), p->shard.one_copy);
     return ot_mix(ot_mix(ot_mix(hash, p->micro_tokens), p->max_micro), p->tile_params);
 }
 

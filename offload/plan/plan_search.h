@@ -76,7 +76,7 @@ struct ot_plan_request {
  * OT_E_USAGE: a contradiction in the request. */
 int ot_plan_make(const struct ot_plan_request *request, struct ot_plan *out);
 /* A memo of what plans need of each tier. It serves requests of one chain and one number of ranks that differ
- * in budgets, tokens a step, modes of shards and choices. It changes no plan. NULL: no memory. One thread at
+ * in budgets, tokens a step, shards and choices. It changes no plan. NULL: no memory. One thread at
  * a time. */
 struct ot_plan_memo *ot_plan_memo_open(void);
 void ot_plan_memo_close(struct ot_plan_memo *memo);
