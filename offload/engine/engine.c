@@ -41,6 +41,19 @@ static int make_schedules(struct ot_engine *en) {
     return ot_schedule_verify(&en->decode, &en->layout, &en->plan);
 }
 
+/* Stages: checks that the communicator's memory on the host has room for each call. */
+static int check_staging(const struct ot_engine *en) {
+    size_t one = (size_t)(en->plan.micro_tokens * en->chain.boundary_elems) * ot_dtype_bytes(en->chain.dtype);
+    for (int i = 0; i < en->train.n_tasks; i++) {
+        size_t needed =
+            ot_comm_transfer_staging_bytes(en->comm, (size_t)en->train.tasks[i].n_transfers * one);
+        if (needed > en->plan.staging_bytes)
+            return ot_fail(OT_E_INTERNAL, "plan: %zu bytes of activations cross at once, with room for %zu",
+                           needed, en->plan.staging_bytes);
+    }
+    return 0;
+}
+
 /* Stages: checks that every transfer has its other half, in the order of the other side's program. The table
  * of all links is [ranks][2][ranks]: fingerprints of what each rank sends to each other, then of what it
  * receives. Errors: OT_E_USAGE (no transfers), OT_E_INTERNAL, OT_E_COMM, OT_E_BUDGET. */
@@ -51,6 +64,7 @@ static int agree_on_links(const struct ot_engine *en) {
     uint32_t *own = calloc(row * (size_t)(ranks + 1), sizeof *own), *table = own + row;
     OT_TRY(own ? 0 : ot_fail(OT_E_BUDGET, "no memory for the links of %d ranks", ranks));
     OT_TRY_GOTO(ot_comm_need_transfers(en->comm), rc, out);
+    OT_TRY_GOTO(check_staging(en), rc, out);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         OT_TRY_GOTO(ot_schedule_check_ticks(all[i]), rc, out);
     for (size_t i = 0; i < row; i++)

@@ -193,6 +193,14 @@ int ot_candidate_micro(const struct ot_plan_request *rq, int64_t micro_sequences
     return (int)(ot_shard_own_groups(&rq->shard) * ot_shard_group_micro(&rq->shard, micro));
 }
 
+/* A call of transfers is staged as a whole. */
+static void set_staging(const struct ot_plan_request *rq, struct ot_plan *plan) {
+    const struct ot_chain *chain = rq->chain;
+    size_t one = (size_t)(plan->micro_tokens * chain->boundary_elems) * ot_dtype_bytes(chain->dtype);
+    size_t call = ot_plan_has_stages(plan) && rq->staging_bytes > 0 ? OT_STAGE_MOST_AT_ONCE * one : 0;
+    plan->staging_bytes = ot_max(rq->staging_bytes, call);
+}
+
 static void set_fields(const struct ot_plan_request *rq, const struct ot_candidate *c, struct ot_plan *plan) {
     const struct ot_chain *chain = rq->chain;
     set_homes(rq, c, plan);
@@ -201,6 +209,7 @@ static void set_fields(const struct ot_plan_request *rq, const struct ot_candida
     plan->max_micro = ot_candidate_micro(rq, c->micro_sequences);
     ot_plan_set_rounds(plan, c->rounds);
     set_kept(rq, c, plan);
+    set_staging(rq, plan);
     plan->shadow_frames = c->shadow_frames;
     plan->activation_slots = rq->train && plan->activations != OT_HOME_GPU ? c->slots : 0;
     set_slots(chain, rq, c, plan);
@@ -233,7 +242,8 @@ uint64_t ot_plan_print(const struct ot_plan *p) {
     hash = ot_mix(ot_mix(ot_mix(hash, p->activations), p->activation_slots), p->kept_slots);
     hash = ot_mix(ot_mix(ot_mix(hash, p->first_round), p->round_micro), p->shadow_frames);
     hash = ot_mix(ot_mix(hash, p->shard.mode), p->shard.rank);
-    hash = ot_mix(ot_mix(hash, p->shard.turn_blocks), p->shard.one_copy);
+    hash = ot_mix(ot_mix(hash, p->shard.turn_blocks), p->shard.head_layers);
+    hash = ot_mix(ot_mix(hash, p->shard.in_flight), p->shard.one_copy);
     return ot_mix(ot_mix(ot_mix(hash, p->micro_tokens), p->max_micro), p->tile_params);
 }
 

@@ -555,7 +555,6 @@ static int make(const struct ot_plan_request *rq, struct ot_plan *out) {
         return ot_fail(OT_E_BUDGET, "no memory for the plan");
     out->n_slabs = rq->chain->n_slabs;
     out->shard = rq->shard;
-    out->staging_bytes = rq->staging_bytes;
     out->train = rq->train;
     out->clip = rq->clip;
     out->fetch_used = fetches_used(rq);

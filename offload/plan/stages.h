@@ -36,6 +36,9 @@
 
 /* Buffers for activations on their way to another rank: one is sent while the next is computed. */
 enum { OT_STAGE_BUFFERS = 2 };
+/* The most transfers of a rank in one tick: it sends one result, and has two neighbours, or three if the
+ * head is tied to the embedding. A communicator that takes only host memory brings all of them there. */
+enum { OT_STAGE_MOST_AT_ONCE = 4 };
 
 static inline bool ot_plan_has_stages(const struct ot_plan *plan) {
     return plan->shard.mode == OT_SHARD_STAGES && plan->shard.ranks > 1;
