@@ -297,8 +297,8 @@ static void put_command(FILE *out, enum ot_command command) {
 }
 
 void ot_manual_write_bash(FILE *out) {
-    const char *tail = strchr(head, '{') + 2;
-    fwrite(head, 1, (size_t)(tail - head), out);
+    const char *body = strchr(head, '{') + 2;
+    fwrite(head, 1, (size_t)(body - head), out);
     fputs("    local commands='", out);
     for (int c = 0; c < OT_COMMAND_COUNT; c++)
         fprintf(out, "%s%s", c ? " " : "", ot_command_name((enum ot_command)c));
@@ -306,7 +306,7 @@ void ot_manual_write_bash(FILE *out) {
     for (int i = 0; i < ot_topic_count; i++)
         fprintf(out, "%s%s", i ? " " : "", ot_topics[i].name);
     fputs("'\n", out);
-    fputs(tail, out);
+    fputs(body, out);
     for (int c = 0; c < OT_COMMAND_COUNT; c++)
         put_command(out, (enum ot_command)c);
     fputs(tail, out);

@@ -79,6 +79,21 @@ class Numbers(RanksTest):
         self.assertEqual(refused.code, 2, refused.err)
         self.assertIn("--exact resumes only with as many ranks", refused.err)
 
+    def test_stages_have_the_bits_of_one_rank(self):
+        plain = [word for word in self.words if word not in ("--deterministic", "world")]
+        command = ["train", *plain, "--data", self.rows, "--eval-data", self.held, "--save-every", "4"]
+        for out, more in (("one", []), ("two", ["--gpus", "2", "--shard", "stages", "--keep", "9"])):
+            self.succeed(*command, *more, "--out", self.path(out))
+        self.check_equal("two", "one", "stages")
+        path = self.path("two/checkpoints/step-00000004")
+        on = self.succeed(*command, "--out", self.path("on"), "--resume", path, "--exact")
+        self.assertNotIn("was computed by", on.err)
+        self.assertEqual(read_bytes(self.path("on/model.safetensors")),
+                         read_bytes(self.path("one/model.safetensors")))
+        refused = program.run(*command, "--gpus", "8", "--shard", "stages", "--out", self.path("many"))
+        self.assertEqual(refused.code, 2, refused.err)
+        self.assertIn("too few for a stage on each of 8 ranks; use --shard full, or fewer ranks", refused.err)
+
     def test_the_store_of_every_rank_is_referred_to(self):
         whole, nvme = self.whole("--gpus", "1"), self.places["nvme"]
         self.succeed(*self.command("nvme", *nvme, "--keep", "9"))
