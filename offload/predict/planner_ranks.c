@@ -9,6 +9,7 @@
 #include "offload/predict/planner_state.h"
 #include "offload/predict/simulate_ranks.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 /* The stages of one division. */
 struct stages {
@@ -16,6 +17,8 @@ struct stages {
     const struct ot_costs *costs;
     int ranks, tried;
     struct ot_planner_result *results; /* [ranks]; those with a plan are set */
+    bool is_short;
+    struct ot_shortage shortage; /* of the first rank without a plan */
 };
 
 /* What the search for a rank's plan depends on. */
@@ -52,8 +55,12 @@ static int plan_rank(struct stages *s, const struct ot_shard *shard, int rank, i
         *out = (struct ot_planner_result){.forced = rq};
         OT_TRY(ot_plan_make(&rq, &out->plan));
     } else {
-        OT_TRY(ot_planner_choose(&rq, s->costs, out));
+        int rc = ot_planner_choose(&rq, s->costs, out);
         s->tried += out->tried;
+        if (rc < 0 && !s->is_short)
+            s->shortage = out->plan.shortage;
+        s->is_short = s->is_short || rc < 0;
+        OT_TRY(rc);
     }
     if (!lead)
         return 0;
@@ -136,23 +143,30 @@ static int try_division(struct stages *s, const struct ot_plan_request *division
     return rc < 0 ? rc : wins;
 }
 
+static bool is_refusal(int rc) {
+    return rc == -OT_E_BUDGET || rc == -OT_E_USAGE;
+}
+
 /* Contiguous stages, with rounds that flow behind each other. A pipeline needs a round for each rank in
  * flight, and as many again because activations take their time to cross. Twice as many rounds in a step
- * halve the time in which the pipeline fills and drains; still more move too much. */
+ * halve the time in which the pipeline fills and drains; still more move too much. Returns 1 if *out has a
+ * plan, 0 if it has none, < 0 on errors. */
 static int try_rounds(struct stages *s, const struct ot_plan_request *base, int64_t micro, double margin,
                       struct ot_planner_result *out) {
     int64_t n = (base->step_sequences + micro - 1) / micro;
-    for (int rounds = 2 * s->ranks; rounds <= 4 * s->ranks && rounds <= n; rounds *= 2) {
+    int flying = 2 * s->ranks, first = base->rounds ? base->rounds : flying;
+    int last = base->rounds ? base->rounds : 2 * flying;
+    for (int rounds = first; rounds <= last && rounds <= n; rounds *= 2) {
         struct ot_plan_request division = *base;
         division.micro_sequences = micro;
         division.shard.turn_blocks = 0;
-        division.shard.in_flight = 2 * s->ranks;
+        division.shard.in_flight = flying;
         division.rounds = rounds;
         int rc = try_division(s, &division, margin, out);
-        if (rc < 0 && rc != -OT_E_BUDGET && rc != -OT_E_USAGE)
+        if (rc < 0 && !is_refusal(rc))
             return rc;
     }
-    return 0;
+    return out->plan.slabs != NULL;
 }
 
 /* Same as ot_planner_choose, for the rank of request->shard. Also chooses the division. The prediction is
@@ -160,7 +174,10 @@ static int try_rounds(struct stages *s, const struct ot_plan_request *base, int6
 static int choose_stages(const struct ot_plan_request *request, const struct ot_costs *costs,
                          struct ot_planner_result *out) {
     int ranks = request->shard.ranks;
-    struct stages s = {request, costs, ranks, 0, calloc((size_t)ranks, sizeof *s.results)};
+    struct stages s = {.request = request,
+                       .costs = costs,
+                       .ranks = ranks,
+                       .results = calloc((size_t)ranks, sizeof *s.results)};
     struct ot_plan_request base = *request;
     *out = (struct ot_planner_result){.forced = *request};
     if (!s.results)
@@ -168,18 +185,20 @@ static int choose_stages(const struct ot_plan_request *request, const struct ot_
     base.shard.head_layers = head_layers(request->chain, costs);
     base.shard.in_flight = 0;
     base.shard.turn_blocks = 1;
-    int found = try_division(&s, &base, 0, out);
-    int64_t micro = out->forced.micro_sequences;
-    if (found >= 0 && request->rounds == 0)
-        found = try_rounds(&s, &base, micro, 0, out);
-    while (found >= 0 && micro > 1 && request->micro_sequences == 0 && request->rounds == 0 &&
+    int rc = try_division(&s, &base, 0, out), refusal = rc;
+    int64_t micro = ot_max(out->forced.micro_sequences, 1);
+    if (rc >= 0 || is_refusal(rc))
+        rc = try_rounds(&s, &base, micro, 0, out);
+    while (rc >= 0 && micro > 1 && request->micro_sequences == 0 &&
            request->step_sequences / micro < 2 * ranks) {
         micro /= 2;
-        found = try_rounds(&s, &base, micro, OT_PLANNER_MARGIN, out);
+        rc = try_rounds(&s, &base, micro, OT_PLANNER_MARGIN, out);
     }
     out->tried = s.tried;
+    if (rc <= 0)
+        out->plan.shortage = s.shortage;
     free(s.results);
-    return found < 0 ? found : 0;
+    return rc == 0 ? refusal : ot_min(rc, 0);
 }
 
 /* ---- modes of several ranks ---- */

@@ -4,6 +4,7 @@
 #include "models/encoded.h"
 #include "models/selection.h"
 #include "offload/plan/slabs.h"
+#include "offload/plan/stages.h"
 #include "src/base/json.h"
 #include "src/checkpoint/writer.h"
 #include "src/report/forecast.h"
@@ -74,6 +75,21 @@ static void put_tiers(struct ot_json_writer *w, const char *key, const int64_t c
     ot_json_end_object(w);
 }
 
+/* The division into stages. */
+static void put_stages(const struct ot_plan_case *c, struct ot_json_writer *w) {
+    const struct ot_plan *plan = &c->chosen.plan;
+    struct ot_shard shard = plan->shard;
+    ot_json_begin_object(w, "stages");
+    ot_json_begin_array(w, "layers");
+    for (shard.rank = 0; shard.rank < shard.ranks; shard.rank++)
+        ot_json_put_int(w, NULL, ot_shard_layers(ot_model_chain(c->model), &shard));
+    ot_json_end_array(w);
+    ot_json_put_int(w, "turn_layers", shard.turn_blocks);
+    ot_json_put_int(w, "rounds", ot_plan_rounds(plan));
+    ot_json_put_int(w, "rounds_in_flight", shard.in_flight > 1 ? shard.in_flight : 1);
+    ot_json_end_object(w);
+}
+
 static void put_plan(const struct ot_plan_case *c, struct ot_json_writer *w) {
     const struct ot_plan *plan = &c->chosen.plan;
     const struct ot_plan_homes homes = ot_report_count_homes(plan);
@@ -89,6 +105,8 @@ static void put_plan(const struct ot_plan_case *c, struct ot_json_writer *w) {
         ot_json_put_text(w, "shard", ot_shard_mode_name(plan->shard.mode));
     if (plan->shard.ranks > 1)
         ot_json_put_bool(w, "one_copy", ot_plan_has_one_copy(plan));
+    if (ot_plan_has_stages(plan))
+        put_stages(c, w);
     put_tiers(w, "weights_slabs", homes.weights);
     put_tiers(w, "state_tiles", homes.state);
     put_tiers(w, "gradient_tiles", homes.grads);
