@@ -291,12 +291,15 @@ static void print_exchange(const struct ot_plan_case *c, FILE *out) {
     double weight = (double)ot_dtype_bytes(c->machine.dtype), sum = shard->narrow ? weight : sizeof(float);
     if (a.ranks == 1)
         return;
-    fprintf(out, "comm    each rank receives %.2f GB a step =", p->bytes[OT_LANE_COMM] * 1e-9);
     if (ot_plan_has_stages(&c->chosen.plan))
-        fprintf(out, " activations and their gradients, %.0f bytes x %lld a token, %.1f times\n", weight,
-                (long long)ot_model_chain(c->model)->boundary_elems,
-                p->bytes[OT_LANE_COMM] / weight / p->tokens /
-                    (double)ot_model_chain(c->model)->boundary_elems);
+        fprintf(
+            out,
+            "comm    rank 0 sends or receives %.2f GB a step = activations and their gradients, %.0f bytes "
+            "x %lld a token, %.1f times\n",
+            p->bytes[OT_LANE_COMM] * 1e-9, weight, (long long)ot_model_chain(c->model)->boundary_elems,
+            p->bytes[OT_LANE_COMM] / weight / p->tokens / (double)ot_model_chain(c->model)->boundary_elems);
+    else
+        fprintf(out, "comm    each rank receives %.2f GB a step =", p->bytes[OT_LANE_COMM] * 1e-9);
     if (p->gathered > 0)
         fprintf(out, " weights %.2f GB: %d/%d x %.0f bytes x %.3g G parameters x %.2f, +", p->gathered * 1e-9,
                 a.ranks - 1, a.ranks, weight, params * 1e-9, p->gathered / share / weight / params);
@@ -307,7 +310,7 @@ static void print_exchange(const struct ot_plan_case *c, FILE *out) {
             "        a link carries %.2f GB a step = %.2f to the GPU + %.2f back + %.3g x %.2f of ranks\n",
             a.link * 1e-9, p->bytes[OT_LANE_H2D] * 1e-9, p->bytes[OT_LANE_D2H] * 1e-9,
             c->costs.rates.comm_link, p->bytes[OT_LANE_COMM] * 1e-9);
-    if (a.network > 0)
+    if (a.network > 0 && !ot_plan_has_stages(&c->chosen.plan))
         fprintf(out, "        each host receives %.2f GB a step from other hosts\n", a.network * 1e-9);
 }
 

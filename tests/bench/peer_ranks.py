@@ -1,4 +1,4 @@
-"""Two ranks of offload-train over shared memory, beside two processes of PyTorch FSDP over gloo, on the CPU.
+"""Two ranks of offload-train over shared memory, beside two processes of PyTorch over gloo, on the CPU.
 
     peer_ranks.py PROGRAM [MODEL [DTYPE [ROUNDS [STEPS]]]]     default: 27m, fp32, 3, 5
 
@@ -6,8 +6,9 @@ MODEL is 27m or 110m, DTYPE fp32 or bf16. Both sides train the same Llama from t
 step takes all rows, so their order does not matter and the losses must agree to rounding. Both have one thread a
 rank, AdamW with clipping, and the same number of sequences in a forward pass. The peer is transformers'
 LlamaForCausalLM under fully_shard (FSDP2), each layer by itself; it runs with reshard_after_forward, which is our
---shard full, and without, which is near our --shard state. bf16 has fp32 masters and fp32 sums on both sides.
-torchrun starts both, and the sides take turns. A figure is the median step of the side's best round, without the
+--shard full, and without, which is near our --shard state. The peer of --shard stages is torch.distributed.pipelining
+(1F1B) in fp32, with micro-batches of one sequence on both sides. bf16 has fp32 masters and fp32 sums on both sides.
+One process of ours with as many threads as there are ranks stands beside. torchrun starts the ranks, and the sides take turns. A figure is the median step of the side's best round, without the
 first step.
 """
 import json
@@ -52,6 +53,84 @@ def shard(model, dtype, reshard):
     fully_shard(model, mp_policy=precision, reshard_after_forward=reshard)
 
 
+def make_optimizer(model):
+    import torch
+
+    groups = [{"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": DECAY},
+              {"params": [p for p in model.parameters() if p.ndim == 1], "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=RATE, betas=BETAS, eps=EPSILON, fused=True)
+
+
+def read_rows(folder):
+    with open(os.path.join(folder, "rows.jsonl")) as file:
+        return [[SYMBOLS.index(symbol) for symbol in json.loads(line)["text"]] for line in file]
+
+
+def make_stage(model, rank):
+    """The half of the model that a rank owns, as a module from token ids or activations to activations or logits."""
+    import torch
+
+    class Stage(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            layers = model.model.layers
+            half = len(layers) // RANKS
+            self.embed = model.model.embed_tokens if rank == 0 else None
+            self.layers = layers[rank * half:(rank + 1) * half if rank < RANKS - 1 else None]
+            self.norm, self.head = (model.model.norm, model.lm_head) if rank == RANKS - 1 else (None, None)
+            self.rotary = model.model.rotary_emb
+
+        def forward(self, x):
+            x = self.embed(x) if self.embed is not None else x
+            places = self.rotary(x, torch.arange(x.shape[1])[None])
+            for layer in self.layers:
+                x = layer(x, position_embeddings=places)
+                x = x[0] if isinstance(x, tuple) else x
+            return self.head(self.norm(x)) if self.head is not None else x
+
+    return Stage()
+
+
+def train_pipeline(folder, name, steps):
+    import torch
+    import torch.distributed
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
+    module = make_stage(make_model(MODELS[name]), rank)
+    optimizer = make_optimizer(module)
+
+    def loss_of(logits, targets):
+        return torch.nn.functional.cross_entropy(logits[:, :-1].reshape(-1, logits.shape[-1]), targets[:, 1:].reshape(-1))
+
+    schedule = Schedule1F1B(PipelineStage(module, rank, RANKS, torch.device("cpu")), SEQUENCES, loss_fn=loss_of)
+    tokens = torch.tensor(read_rows(folder))
+    result = {"losses": [], "seconds": []}
+    for _ in range(steps):
+        begin = time.perf_counter()
+        losses = []
+        if rank == 0:
+            schedule.step(tokens)
+        else:
+            schedule.step(target=tokens, losses=losses)
+        squares = sum((p.grad.detach() ** 2).sum() for p in module.parameters())
+        torch.distributed.all_reduce(squares)
+        scale = torch.clamp(1.0 / (squares.sqrt() + 1e-6), max=1.0)
+        for parameter in module.parameters():
+            parameter.grad *= scale
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        mean = torch.tensor(sum(loss.item() for loss in losses) / SEQUENCES)
+        torch.distributed.all_reduce(mean)
+        result["losses"].append(mean.item())
+        result["seconds"].append(time.perf_counter() - begin)
+    if rank == 0:
+        print(json.dumps(result))
+    torch.distributed.destroy_process_group()
+
+
 def train_peer(folder, name, dtype, reshard, steps):
     import torch
     import torch.distributed
@@ -61,12 +140,8 @@ def train_peer(folder, name, dtype, reshard, steps):
     rank = torch.distributed.get_rank()
     model = make_model(MODELS[name])
     shard(model, dtype, reshard)
-    groups = [{"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": DECAY},
-              {"params": [p for p in model.parameters() if p.ndim == 1], "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=RATE, betas=BETAS, eps=EPSILON, fused=True)
-    with open(os.path.join(folder, "rows.jsonl")) as file:
-        rows = [[SYMBOLS.index(symbol) for symbol in json.loads(line)["text"]] for line in file]
-    tokens = torch.tensor(rows[rank::RANKS])
+    optimizer = make_optimizer(model)
+    tokens = torch.tensor(read_rows(folder)[rank::RANKS])
     result = {"losses": [], "seconds": []}
     for _ in range(steps):
         begin = time.perf_counter()
@@ -117,15 +192,30 @@ def run(*words):
     return done.stdout.decode()
 
 
+def run_alone(_, *words):
+    done = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{words}: {done.stderr.decode()}")
+    return done.stdout.decode()
+
+
 def run_peer(folder, name, dtype, reshard, steps):
     return json.loads(run(os.path.abspath(__file__), "--rank", folder, name, dtype, reshard, steps).splitlines()[-1])
 
 
+def run_pipeline(folder, name, steps):
+    return json.loads(run(os.path.abspath(__file__), "--stage", folder, name, steps).splitlines()[-1])
+
+
 def run_ours(program, folder, mode, dtype, steps):
-    out = run("--no-python", program, "train", "--model", os.path.join(folder, "model"), "--data",
+    """mode None: one process with a thread for each rank."""
+    start, threads = (run, 1) if mode else (run_alone, RANKS)
+    micro = 1 if mode in (None, "stages") else SEQUENCES // RANKS
+    shard_words = ["--shard", mode] if mode else []
+    out = start("--no-python", program, "train", "--model", os.path.join(folder, "model"), "--data",
               os.path.join(folder, "rows.jsonl"), "--eval-fraction", 0, "--no-eos", "--device", "cpu", "--dtype", dtype,
-              "--shard", mode, "--threads", 1, "--seq-len", SEQUENCE, "--tokens-per-step", SEQUENCE * SEQUENCES,
-              "--micro-batch", SEQUENCES // RANKS, "--steps", steps, "--lr", RATE, "--schedule", "constant",
+              *shard_words, "--threads", threads, "--seq-len", SEQUENCE, "--tokens-per-step", SEQUENCE * SEQUENCES,
+              "--micro-batch", micro, "--steps", steps, "--lr", RATE, "--schedule", "constant",
               "--warmup", 0, "--weight-decay", DECAY, "--beta1", BETAS[0], "--beta2", BETAS[1], "--eps", EPSILON, "--clip", 1,
               "--no-forecast", "--no-save", "--json")
     events = [json.loads(line) for line in out.splitlines()]
@@ -145,7 +235,10 @@ def main():
                     ("ours, --shard full", lambda: run_ours(program, folder, "full", dtype, steps)),
                     ("FSDP, reshard_after_forward", lambda: run_peer(folder, name, dtype, "yes", steps)),
                     ("ours, --shard state", lambda: run_ours(program, folder, "state", dtype, steps)),
-                    ("FSDP, no reshard", lambda: run_peer(folder, name, dtype, "no", steps))):
+                    ("FSDP, no reshard", lambda: run_peer(folder, name, dtype, "no", steps)),
+                    ("ours, --shard stages", lambda: run_ours(program, folder, "stages", dtype, steps)),
+                    ("pipelining, 1F1B", lambda: run_pipeline(folder, name, steps)),
+                    ("ours, one process", lambda: run_ours(program, folder, None, dtype, steps))):
                 result = train()
                 result["step"] = statistics.median(result["seconds"][1:])
                 print(f"{side:28s} {result['step']:.2f} s a step, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
@@ -162,7 +255,9 @@ def main():
 
 if len(sys.argv) < 2:
     sys.exit(__doc__)
-if sys.argv[1] == "--rank":
+if sys.argv[1] == "--stage":
+    train_pipeline(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+elif sys.argv[1] == "--rank":
     train_peer(*sys.argv[2:5], sys.argv[5] == "yes", int(sys.argv[6]))
 else:
     main()

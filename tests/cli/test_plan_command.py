@@ -454,6 +454,22 @@ class Plan(plan_test.PlanTest):
         self.assertFalse(ask("--gpu", "rtx4090", "--nodes", "2")[1])
         self.assertFalse(ask("--gpu", "rtx4090", "--home", "weights=gpu,state=host")[1])
 
+    def test_stages_over_ethernet(self):
+        """Rank 0 sends activations and receives their gradients, in 2 bytes an element. Weights do not cross."""
+        base = ["plan", "--model", "tinyllama-1.1b", "--gpu", "rtx4090", "--ram", "64G", "--nodes", "4", "--nic", "10G",
+                "--tokens-per-step", "16k", "--shard"]
+        text, answer = self.plan(*base, "stages")
+        self.check_sums(text, answer)
+        stages, prediction = answer["plan"]["stages"], answer["prediction"]
+        self.assertEqual(sum(stages["layers"]), 22)
+        self.assertEqual(stages["turn_layers"], 0)
+        self.assertIn(f"stages  {' + '.join(map(str, stages['layers']))} layers, one turn each", text)
+        self.assertIn("what follows is of rank 0", text)
+        self.assertIn("activations and their gradients, 2 bytes x 2048 a token, 2.0 times", text)
+        self.assertAlmostEqual(prediction["bytes"]["comm"] / (16384 * 2048 * 2), 2, delta=0.01)
+        full = self.succeed(*base, "full", "--json").json()
+        self.assertLess(4 * prediction["step_seconds"], full["prediction"]["step_seconds"])
+
     @SLOW
     def test_the_way_between_ranks(self):
         base = ["plan", "--model", "llama-7b", "--tokens-per-step", "64k", "--ram", "384G", "--json", "--gpus", "4"]

@@ -38,6 +38,14 @@ class Network(program.ProgramTest):
             if event["event"] == "step":  # sums cross the link, and then updated weights
                 self.assertGreater(event["seconds"], 2 * slow_link.DELAY_SECONDS)
 
+    def test_stages_over_the_link_have_the_bits_of_one_rank(self):
+        for rank in self.start("--steps", 3, "--shard", "stages", "--out", self.path("stages")):
+            _, err = rank.communicate(timeout=120)
+            self.assertEqual(rank.returncode, 0, err)
+        self.train("alone", *OPTIONS, "--steps", 3)
+        self.assertEqual(program.read_bytes(self.path("stages/model.safetensors")),
+                         program.read_bytes(self.path("alone/model.safetensors")))
+
     def test_a_dropped_link_ends_the_run(self):
         ranks = self.start("--no-save", "--steps", 1000000)
         while not (line := ranks[0].stderr.readline()).startswith(b"step "):
