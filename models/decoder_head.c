@@ -143,7 +143,7 @@ static void piece_loss(const struct ot_model *model, const struct ot_block_run *
         .grad = want_grad ? dlogits : NULL,
         .grad_dtype = run->dtype,
         .softcap = model->config.logit_softcap,
-        .marks_hits = run->pass == OT_PASS_EVAL,
+        .marks_hits = run->marks_hits,
         .grad_scale = run->batch.grad_scale,
         .loss_scale = run->batch.loss_scale,
     };

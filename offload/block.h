@@ -190,9 +190,10 @@ struct ot_block_run {
     enum ot_keep_level saved_level; /* the same in forward and backward of a micro-batch */
     void *work;                     /* [work_bytes(saved_level)] the others; undefined between calls */
     void *scratch;                  /* [scratch_bytes]; undefined between calls */
-    /* last block, EVAL forward and backward: [n_tokens] fp32. EVAL: negative, or -0, where no token has a
-     * larger logit than the target. */
+    /* last block, EVAL forward and backward: [n_tokens] fp32. marks_hits, EVAL: negative, or -0, where no
+     * token has a larger logit than the target. */
     float *token_loss;
+    bool marks_hits;
     float *logits;         /* last block, DECODE: [vocab] fp32 */
     struct ot_kv_cache kv; /* DECODE, middle blocks */
 };

@@ -139,6 +139,7 @@ static void fill_run(struct ot_engine *en, const struct ot_task *task, int64_t s
                              en->plan.micro_tokens, st->micro_tokens[task->micro],
                              st->micro_inputs[task->micro]);
     run->batch.grad_scale = st->grad_scale;
+    run->marks_hits = en->pass == OT_PASS_EVAL;
     if (en->layout.loss_scale != OT_NO_BUFFER)
         run->batch.loss_scale = ot_engine_at(en, en->layout.loss_scale);
     run->random =

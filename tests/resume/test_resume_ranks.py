@@ -82,14 +82,14 @@ class Numbers(RanksTest):
     def test_stages_have_the_bits_of_one_rank(self):
         plain = [word for word in self.words if word not in ("--deterministic", "world")]
         command = ["train", *plain, "--data", self.rows, "--eval-data", self.held, "--save-every", "4"]
-        for out, more in (("one", []), ("two", ["--gpus", "2", "--shard", "stages", "--keep", "9"])):
+        for out, more in (("one-rank", []), ("stages", ["--gpus", "2", "--shard", "stages", "--keep", "9"])):
             self.succeed(*command, *more, "--out", self.path(out))
-        self.check_equal("two", "one", "stages")
-        path = self.path("two/checkpoints/step-00000004")
-        on = self.succeed(*command, "--out", self.path("on"), "--resume", path, "--exact")
+        self.check_equal("stages", "one-rank")
+        path = self.path("stages/checkpoints/step-00000004")
+        on = self.succeed(*command, "--out", self.path("from-stages"), "--resume", path, "--exact")
         self.assertNotIn("was computed by", on.err)
-        self.assertEqual(read_bytes(self.path("on/model.safetensors")),
-                         read_bytes(self.path("one/model.safetensors")))
+        self.assertEqual(read_bytes(self.path("from-stages/model.safetensors")),
+                         read_bytes(self.path("one-rank/model.safetensors")))
         refused = program.run(*command, "--gpus", "8", "--shard", "stages", "--out", self.path("many"))
         self.assertEqual(refused.code, 2, refused.err)
         self.assertIn("too few for a stage on each of 8 ranks; use --shard full, or fewer ranks", refused.err)
