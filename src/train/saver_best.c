@@ -54,11 +54,18 @@ int ot_saver_choose_result(struct ot_settings *settings, bool evaluates) {
     return 0;
 }
 
-/* The step of a checkpoint that is better than the last state; 0: none is. Rank 0 decides. */
+/* The step of a checkpoint that is better than the last state; 0: none is, or the last state has no
+ * evaluation, because a signal ended it. Rank 0 decides. */
 static int find_better(const struct ot_saver *sv, const struct ot_checkpoint_record *end, int64_t *step) {
     double cost;
     int64_t best = ot_saver_best(sv, &cost);
-    bool better = best > 0 && !(ot_checkpoint_record_cost(end) <= cost);
+    bool better = best > 0 && ot_checkpoint_record_cost(end) > cost;
+    if (best > 0 && isnan(ot_checkpoint_record_cost(end)) && sv->is_rank0)
+        ot_log(
+            OT_LOG_WARN,
+            "the last state was not evaluated to the end, so it is the result; the best state before it is that "
+            "of step %lld",
+            (long long)best);
     *step = !sv->is_rank0 ? INT64_MAX : better ? best : 0;
     return ot_session_ranks_find_least(sv->config.session, step, 1);
 }
@@ -99,12 +106,10 @@ static int load(struct ot_saver *sv, struct ot_checkpoint *best) {
 
 static void say_back(const struct ot_saver *sv, const struct ot_checkpoint_record *end, int64_t step) {
     char best[OT_EVAL_TEXT_BYTES], last[OT_EVAL_TEXT_BYTES];
-    double cost = ot_checkpoint_record_cost(end);
     if (sv->is_rank0)
-        ot_log(OT_LOG_INFO, "result  the state of step %lld, %s, in place of the last one%s%s%s",
+        ot_log(OT_LOG_INFO, "result  the state of step %lld, %s, in place of the last one (%s)",
                (long long)step, ot_eval_cost_text(end->evals.metric, sv->best_cost, best),
-               isnan(cost) ? "" : " (", isnan(cost) ? "" : ot_eval_cost_text(end->evals.metric, cost, last),
-               isnan(cost) ? "" : ")");
+               ot_eval_cost_text(end->evals.metric, ot_checkpoint_record_cost(end), last));
 }
 
 int ot_saver_restore_best(struct ot_saver *sv, const struct ot_checkpoint_record *end, int64_t *step) {
