@@ -13,6 +13,7 @@ struct member {
     struct pipeline *of;
     struct ot_layout layout;
     struct ot_schedule schedule;
+    struct ot_simulation simulation; /* sim points to it */
     struct sim sim;
     bool has_layout, has_schedule, has_sim;
     int *first_wait; /* [comm tasks + 1] */
@@ -135,10 +136,10 @@ int ot_simulate_ranks(const struct ot_chain *chain, const struct ot_plan *plans,
         OT_TRY_GOTO(open_member(&p, &plans[r], &p.members[r]), rc, out);
     for (int r = 0; r < ranks; r++) {
         struct member *m = &p.members[r];
-        const struct ot_simulation simulation = {chain, &plans[r], &m->layout, &m->schedule, costs};
+        m->simulation = (struct ot_simulation){chain, &plans[r], &m->layout, &m->schedule, costs};
         OT_TRY_GOTO(list_waits(&p, m), rc, out);
         m->has_sim = true;
-        OT_TRY_GOTO(ot_sim_open(&m->sim, &simulation, NULL), rc, out);
+        OT_TRY_GOTO(ot_sim_open(&m->sim, &m->simulation, NULL), rc, out);
         m->sim.may_begin = may_begin;
         m->sim.context = m;
     }
