@@ -61,11 +61,10 @@ static int find_better(const struct ot_saver *sv, const struct ot_checkpoint_rec
     int64_t best = ot_saver_best(sv, &cost);
     bool better = best > 0 && ot_checkpoint_record_cost(end) > cost;
     if (best > 0 && isnan(ot_checkpoint_record_cost(end)) && sv->is_rank0)
-        ot_log(
-            OT_LOG_WARN,
-            "the last state was not evaluated to the end, so it is the result; the best state before it is that "
-            "of step %lld",
-            (long long)best);
+        ot_log(OT_LOG_WARN,
+               "the last state is the result, because a signal ended its evaluation; "
+               "the best one before is that of step %lld",
+               (long long)best);
     *step = !sv->is_rank0 ? INT64_MAX : better ? best : 0;
     return ot_session_ranks_find_least(sv->config.session, step, 1);
 }
