@@ -25,8 +25,8 @@
  *
  * WHEN a block runs a micro-batch, and when its activation crosses, is in schedule/stage_times.h.
  *
- * What a rank needs of memory: slots for its own slabs; the activations that enter its blocks, which
- * backward reads again; two buffers for activations on their way out.
+ * MEMORY. A rank has slots for its own slabs; the activations that enter its blocks, which
+ * backward reads again; and two buffers for activations on their way out.
  */
 #ifndef OT_OFFLOAD_PLAN_STAGES_H
 #define OT_OFFLOAD_PLAN_STAGES_H

@@ -21,7 +21,7 @@ struct stages {
     struct ot_shortage shortage; /* of the first rank without a plan */
 };
 
-/* What the search for a rank's plan depends on. */
+/* A shape is all that the search for a rank's plan depends on. */
 struct shape {
     int layers;
     bool first, last; /* it owns the first, the last block */

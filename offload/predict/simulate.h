@@ -10,11 +10,12 @@
  *
  * RANKS. The simulator runs one rank, with its share of the resources of the host's ranks (rates.h). The
  * ranks have equal shares of the model and the same lists of tasks. So if they are equally fast, each task
- * runs on all of them at the same time, a fair division gives each rank 1/n of a shared resource, and no rank
- * waits for another: one rank stands for all. Two things make ranks differ. A rank may have fewer
+ * runs on all of them at the same time, a fair division gives each rank 1/n of a shared resource, and no
+ * rank waits for another: one rank stands for all. Two things make ranks differ. A rank may have fewer
  * micro-batches than others in a step. The simulated rank has the most, and the others wait for it at each
  * exchange. A rank may be slower than rank 0, whose rates these are. All ranks then take its time, and the
- * prediction is too short by the difference.
+ * prediction is too short by the difference. Stages are unlike each other by design: simulate_ranks.h
+ * simulates all of them.
  *
  * SHADOWS (plan/shadow_updates.h). The simulator takes the norm of every step to be far below the limit: each
  * shadow that begins before the decision is made and committed. In a run with larger norms fewer are made,

@@ -41,7 +41,7 @@ static bool has_forward(const struct table *t, int block) {
     return !t->train || block < last_block(t); /* the last block runs backward alone */
 }
 
-/* Moves a cursor to the rank's next visit: the next block of the round, or the first one of the next round.
+/* Moves a cursor to the rank's next visit: the next own block of the round, or the first of the next round.
  * */
 static void next_visit(const struct table *t, int rank, bool backward, struct cursor *c) {
     int end = backward ? t->first_trained - 1 : t->chain->n_blocks;

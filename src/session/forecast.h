@@ -33,9 +33,9 @@ int ot_forecast_predict(struct ot_session *session, struct ot_plan_request *requ
                         const struct ot_forecast_rows *rows, struct ot_prediction *out);
 
 /* On entry session->plan.chosen is the plan that ot_plan_make made for the request; on return it is the
- * plan that the planner chose. With several ranks, writes the shard mode and the micro-batch that all ranks
- * share into the request. Fills in session->plan.forecast and session->plan.prediction. Errors:
- * OT_E_BUDGET, OT_E_DEVICE, OT_E_IO. */
+ * plan that the planner chose. With several ranks, writes the shard and the micro-batch that all ranks
+ * share, and with stages the rounds, into the request. Fills in session->plan.forecast and
+ * session->plan.prediction. Errors: OT_E_BUDGET, OT_E_DEVICE, OT_E_IO. */
 int ot_forecast_make(struct ot_session *session, struct ot_plan_request *request,
                      const struct ot_forecast_rows *rows);
 /* After that: the seconds of a forward pass over a micro-batch, as an evaluation makes it, and of the pass
@@ -100,9 +100,9 @@ int ot_forecast_again_make(struct ot_forecast_again *again, int64_t step);
 int ot_session_ranks_measure(struct ot_session *session, struct ot_rates *rates, struct ot_peers *peers);
 
 /* Chooses this rank's plan for the request. Rank 0 chooses the shard mode, if --shard is auto, whether the
- * weights are one copy, if session->ranks.may_one_copy, and the micro-batch, unless the request has one;
- * the other ranks then choose the rest of their plans. Writes these choices into the request. Errors: as
- * ot_planner_choose; OT_E_COMM. */
+ * weights are one copy, if session->ranks.may_one_copy, the micro-batch, unless the request has one, and
+ * with stages the division and the rounds; the other ranks then choose the rest of their plans. Writes
+ * these choices into the request. Errors: as ot_planner_choose; OT_E_COMM. */
 int ot_session_ranks_choose_plan(struct ot_session *session, struct ot_plan_request *request,
                                  const struct ot_costs *costs, struct ot_planner_result *out);
 

@@ -171,3 +171,17 @@ bool plan_or_cure(const struct ot_plan_request *rq, struct ot_plan *plan) {
     check_shortage(rq, &plan->shortage);
     return false;
 }
+
+const struct ot_rates fake_rates = {.product_flops = 1e13,
+                                    .attention = {[OT_HEAD_128] = {5e12, 5e12}},
+                                    .device_bytes = 5e11,
+                                    .h2d_bytes = 2e10,
+                                    .d2h_bytes = 2e10,
+                                    .both_bytes = 3e10,
+                                    .triad_bytes = 1e11,
+                                    .adamw_bytes = {8e10, 8e10, 4e10},
+                                    .cores = 8,
+                                    .comm_bytes = 1e10,
+                                    .comm_seconds = 2e-5,
+                                    .comm_link = 2,
+                                    .comm_memory = 2};

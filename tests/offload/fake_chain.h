@@ -4,6 +4,7 @@
 
 #include "offload/plan/layout.h"
 #include "offload/plan/plan_search.h"
+#include "offload/predict/rates.h"
 
 enum { MAX_LAYERS = 80, MIB = 1 << 20 };
 
@@ -24,6 +25,9 @@ void fake_open(struct fake *f);
 void fake_open_small(struct fake *f, enum ot_dtype dtype, bool tied);
 /* Training with budgets that hold everything. All other choices are left to the planner. */
 struct ot_plan_request fake_request(const struct fake *f);
+
+/* Rates of a small machine with several ranks, round numbers. */
+extern const struct ot_rates fake_rates;
 
 /* Fails the test if the plan exceeds the budgets of its request, or does not cut the step into the
  * micro-batches that it states. */

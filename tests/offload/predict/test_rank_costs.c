@@ -15,20 +15,6 @@ static void check_near(const char *what, double got, double want) {
         fail_msg("%s: %.15g, not %.15g", what, got, want);
 }
 
-static const struct ot_rates rates = {.product_flops = 1e13,
-                                      .attention = {[OT_HEAD_128] = {5e12, 5e12}},
-                                      .device_bytes = 5e11,
-                                      .h2d_bytes = 2e10,
-                                      .d2h_bytes = 2e10,
-                                      .both_bytes = 3e10,
-                                      .triad_bytes = 1e11,
-                                      .adamw_bytes = {8e10, 8e10, 4e10},
-                                      .cores = 8,
-                                      .comm_bytes = 1e10,
-                                      .comm_seconds = 2e-5,
-                                      .comm_link = 2,
-                                      .comm_memory = 2};
-
 static struct ot_plan_request request_of(const struct fake *f, struct ot_shard shard) {
     struct ot_plan_request rq = fake_request(f);
     rq.shard = shard;
@@ -53,7 +39,7 @@ static void sum_traffic(const struct fake *f, const struct ot_plan *plan, struct
     memset(t, 0, sizeof *t);
     check_ok(ot_layout_make(&f->chain, plan, &layout));
     check_ok(ot_schedule_make_train(&f->chain, plan, &layout, &schedule));
-    check_ok(ot_costs_estimate(&f->chain, &rates, 512, plan->micro_tokens, &costs));
+    check_ok(ot_costs_estimate(&f->chain, &fake_rates, 512, plan->micro_tokens, &costs));
     for (int i = 0; i < schedule.n_tasks; i++) {
         struct ot_task_cost cost = ot_costs_of_task(&costs, &f->chain, plan, &layout, &schedule.tasks[i]);
         const struct ot_task *task = &schedule.tasks[i];
@@ -103,7 +89,7 @@ static void bytes_are_those_of_the_formula(void **state) {
                 double all = 0;
                 for (int k = 0; k < OT_TASK_KINDS; k++)
                     all += t.bytes[k];
-                check_near("seconds", t.seconds, all / rates.comm_bytes + t.n * rates.comm_seconds);
+                check_near("seconds", t.seconds, all / fake_rates.comm_bytes + t.n * fake_rates.comm_seconds);
                 ot_plan_free(&plan);
             }
 }
@@ -198,15 +184,15 @@ static void any_plan_of_ranks(void **state) {
         if (ot_plan_make(&rq, &plan) < 0)
             continue;
         made++;
-        struct ot_rates fast = rates, local = rates;
-        struct ot_prediction p = predict(&f, &plan, &rates), again = predict(&f, &plan, &rates);
+        struct ot_rates fast = fake_rates, local = fake_rates;
+        struct ot_prediction p = predict(&f, &plan, &fake_rates), again = predict(&f, &plan, &fake_rates);
         double sum = p.busy[OT_LANE_COMPUTE] + p.exposed_host;
         for (int l = 0; l < OT_LANE_COUNT; l++)
             sum += p.exposed[l];
         check_near("busy and exposed", sum, p.step_seconds);
         assert_memory_equal(&p, &again, sizeof p);
         assert_true(p.bytes[OT_LANE_COMM] > 0);
-        assert_true(p.bytes[OT_LANE_COMM] / rates.comm_bytes <= p.step_seconds);
+        assert_true(p.bytes[OT_LANE_COMM] / fake_rates.comm_bytes <= p.step_seconds);
         fast.comm_bytes *= 2;
         local.comm_link = local.comm_memory = 0;
         /* A list schedule may be a little worse on a faster machine. */
@@ -224,7 +210,7 @@ static void an_unknown_communicator_is_refused(void **state) {
     struct ot_plan plan;
     struct ot_costs costs;
     struct ot_prediction p;
-    struct ot_rates none = rates;
+    struct ot_rates none = fake_rates;
     none.comm_bytes = 0;
     fake_open_small(&f, OT_BF16, false);
     struct ot_plan_request rq = request_of(&f, (struct ot_shard){.ranks = 2, .mode = OT_SHARD_FULL});
@@ -237,7 +223,7 @@ static void an_unknown_communicator_is_refused(void **state) {
 
 static void ranks_divide_their_host(void **state) {
     (void)state;
-    struct ot_rates r = rates;
+    struct ot_rates r = fake_rates;
     r.nvme_read_bytes = r.nvme_write_bytes = r.nvme_mixed_bytes = 6e9;
     ot_rates_divide(&r, 4);
     check_near("memory", r.triad_bytes, 25e9);
@@ -246,7 +232,7 @@ static void ranks_divide_their_host(void **state) {
     check_near("reads", r.nvme_read_bytes, 1.5e9);
     check_near("writes", r.nvme_write_bytes, 1.5e9);
     check_near("both", r.nvme_mixed_bytes, 1.5e9);
-    check_near("link", r.both_bytes, rates.both_bytes); /* each GPU has its own */
+    check_near("link", r.both_bytes, fake_rates.both_bytes); /* each GPU has its own */
     assert_int_equal(r.cores, 2);
     ot_rates_divide(&r, 4);
     assert_int_equal(r.cores, 1);

@@ -11,20 +11,6 @@
 
 enum { RANKS = 4, MICRO = 16 };
 
-static const struct ot_rates rates = {.product_flops = 1e13,
-                                      .attention = {[OT_HEAD_128] = {5e12, 5e12}},
-                                      .device_bytes = 5e11,
-                                      .h2d_bytes = 2e10,
-                                      .d2h_bytes = 2e10,
-                                      .both_bytes = 3e10,
-                                      .triad_bytes = 1e11,
-                                      .adamw_bytes = {8e10, 8e10, 4e10},
-                                      .cores = 8,
-                                      .comm_bytes = 1e10,
-                                      .comm_seconds = 2e-5,
-                                      .comm_link = 2,
-                                      .comm_memory = 2};
-
 static struct ot_plan_request request_of(const struct fake *f) {
     struct ot_plan_request rq = fake_request(f);
     rq.shard = (struct ot_shard){.ranks = RANKS, .mode = OT_SHARD_STAGES, .turn_blocks = 1};
@@ -34,7 +20,7 @@ static struct ot_plan_request request_of(const struct fake *f) {
 }
 
 static void open_costs(const struct fake *f, double comm_bytes, struct ot_costs *out) {
-    struct ot_rates own = rates;
+    struct ot_rates own = fake_rates;
     own.comm_bytes = comm_bytes;
     check_ok(ot_costs_estimate(&f->chain, &own, 512, 512, out));
 }
