@@ -188,21 +188,36 @@ static void random_plans(void **state) {
 
 /* ---- the order of I/O on the disks ---- */
 
-/* The order of the writes. A jump is a write that does not begin where the write before it ended. */
+/* As many I/Os as the store has in flight. A write that the kernel did in part is begun again for the rest,
+ * while those after it are in flight. */
+enum { IN_FLIGHT = 32 };
+
+/* The order of the writes. A jump is a write that does not begin where the write before it ended. A write that
+ * is begun again is none. */
 struct order {
     struct ot_io_calls calls;
-    off_t end;                  /* only the store's threads use it */
+    off_t begins[IN_FLIGHT], ends[IN_FLIGHT]; /* of the last writes; only the store's threads use them */
+    off_t end;                                /* as above */
     _Atomic(int) writes, jumps; /* atomic, because the test reads them while the store writes */
 };
 
+static bool is_rest(const struct order *order, off_t begin, off_t end) {
+    for (int i = 0; i < IN_FLIGHT; i++)
+        if (end == order->ends[i] && begin >= order->begins[i])
+            return true;
+    return false;
+}
+
 static void note_write(void *context, bool write, int fd, size_t bytes, off_t offset) {
     struct order *order = context;
+    off_t end = offset + (off_t)bytes;
     (void)fd;
-    if (!write)
+    if (!write || is_rest(order, offset, end))
         return;
-    order->jumps += order->writes > 0 && offset != order->end;
-    order->writes++;
-    order->end = offset + (off_t)bytes;
+    int at = order->writes++ % IN_FLIGHT;
+    order->jumps += order->writes > 1 && offset != order->end;
+    order->begins[at] = offset;
+    order->ends[at] = order->end = end;
 }
 
 /* State and weights of all tiles, step after step: the writes of a step are one stream. */
