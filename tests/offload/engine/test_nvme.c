@@ -192,13 +192,14 @@ static void random_plans(void **state) {
  * while those after it are in flight. */
 enum { IN_FLIGHT = 32 };
 
-/* The order of the writes. A jump is a write that does not begin where the write before it ended. A write that
- * is begun again is none. */
+/* The order of the writes. A jump is a write that does not begin where the write before it ended. A write
+ * that is begun again is none. */
 struct order {
     struct ot_io_calls calls;
-    off_t begins[IN_FLIGHT], ends[IN_FLIGHT]; /* of the last writes; only the store's threads use them */
-    off_t end;                                /* as above */
-    _Atomic(int) writes, jumps; /* atomic, because the test reads them while the store writes */
+    /* Of the last writes. Only the store's threads use them. */
+    off_t begins[IN_FLIGHT], ends[IN_FLIGHT], end;
+    /* Atomic, because the test reads them while the store writes. */
+    _Atomic(int) writes, jumps;
 };
 
 static bool is_rest(const struct order *order, off_t begin, off_t end) {
