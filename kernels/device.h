@@ -85,7 +85,7 @@ struct ot_device_config {
     size_t scratch_bytes; /* cuda: workspace of the ops, part of the budget; 0: 64 MiB */
     int threads;          /* cpu device: threads that compute one op, >= 1 */
     struct ot_placement placement;
-    /* For tests: if not 0, a random delay of 0..200 us precedes each command of each lane. */
+    /* For tests: if not 0, a random delay of 0..200 us precedes one of four commands of each lane. */
     uint64_t lane_delay_seed;
 };
 

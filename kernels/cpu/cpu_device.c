@@ -3,9 +3,10 @@
  * A lane's writes must become visible to another lane, or to the caller, through record and wait only. Then
  * ThreadSanitizer reports a missing dependency as the data race that it would be on a GPU. So nothing in this
  * file may order a lane's work before the thread that enqueues on it: no mutex that both take, no
- * sequentially consistent flag that both touch. The caller publishes a command by a release store of `filled`
- * and wakes the lane with a futex call, which gives no order in the language's memory model. Reading
- * `finished` gives such an order, so the caller reads it only when the ring seems full.
+ * sequentially consistent flag that both touch. The caller publishes a command by a release store of `filled`.
+ * It wakes the lane with a futex call if the lane sleeps: ThreadSanitizer takes neither the call nor the fences
+ * around it for an order. Reading `finished` gives such an order, so the caller reads it only when the ring
+ * seems full.
  *
  * One hidden order remains: two lanes that run ops take turns in the device's pool. */
 #include "kernels/cpu/cpu_device.h"
@@ -40,6 +41,9 @@ struct ot_cpu_device {
 
     uint64_t delay_seed;
     _Atomic int n_lanes, n_events; /* number of open ones */
+    /* Threads that sleep until an event is recorded. An event has no such number: the thread that waited may
+     * destroy the event before the lane that recorded it has looked for sleepers. */
+    _Atomic uint32_t event_sleepers;
     /* number of lanes ever opened; each lane's number selects a random stream of delays */
     _Atomic uint64_t lane_numbers;
 };
@@ -55,6 +59,8 @@ enum { RING_COMMANDS = OT_LANE_MOST_COMMANDS };
 enum { EVENT_RECORDS = 16 };
 
 enum { SPIN_NS = 5000, LONGEST_DELAY_NS = 200000, CACHE_LINE = 64 };
+/* One of four commands is delayed, so that a lane sometimes runs ahead of one that it should wait for. */
+enum { DELAY_ONE_OF = 4 };
 
 struct command {
     ot_cpu_command_fn fn;
@@ -78,8 +84,9 @@ struct cpu_lane {
     size_t scratch_bytes;
 
     _Alignas(CACHE_LINE) _Atomic uint32_t filled;
+    _Atomic uint32_t filled_sleepers;
     _Alignas(CACHE_LINE) _Atomic uint32_t finished;
-    _Atomic bool caller_sleeps;
+    _Atomic uint32_t finished_sleepers;
     struct command ring[RING_COMMANDS];
 };
 
@@ -99,16 +106,24 @@ static struct ot_cpu_device *device_of(const struct ot_lane *lane) {
 
 /* ---- waiting for a word to change ---- */
 
-static void wake_all(_Atomic uint32_t *word) {
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+/* The fences order the change of the word before the look at its sleepers, and on the other side the number of
+ * sleepers before the look at the word. So one of the two threads sees the other. */
+static void wake_all(_Atomic uint32_t *word, _Atomic uint32_t *sleepers) {
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(sleepers, memory_order_relaxed) > 0)
+        syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 /* Returns when the word is no longer `seen`, or spuriously; the caller checks again. */
-static void wait_for_change(_Atomic uint32_t *word, uint32_t seen) {
+static void wait_for_change(_Atomic uint32_t *word, _Atomic uint32_t *sleepers, uint32_t seen) {
     for (int64_t until = ot_clock_ns() + SPIN_NS; ot_clock_ns() < until;)
         if (atomic_load_explicit(word, memory_order_relaxed) != seen)
             return;
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    atomic_fetch_add_explicit(sleepers, 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(word, memory_order_relaxed) == seen)
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    atomic_fetch_sub_explicit(sleepers, 1, memory_order_relaxed);
 }
 
 /* ---- the ring ---- */
@@ -116,13 +131,9 @@ static void wait_for_change(_Atomic uint32_t *word, uint32_t seen) {
 static void wait_for_room(struct cpu_lane *lane) {
     uint32_t finished = atomic_load(&lane->finished);
     while (lane->next_fill - finished == RING_COMMANDS) {
-        atomic_store(&lane->caller_sleeps, true);
-        finished = atomic_load(&lane->finished);
-        if (lane->next_fill - finished == RING_COMMANDS)
-            wait_for_change(&lane->finished, finished);
+        wait_for_change(&lane->finished, &lane->finished_sleepers, finished);
         finished = atomic_load(&lane->finished);
     }
-    atomic_store(&lane->caller_sleeps, false);
     lane->known_finished = finished;
 }
 
@@ -138,7 +149,7 @@ static void push(struct ot_lane *base, ot_cpu_command_fn fn, bool control, const
         memcpy(command->args, args, bytes);
     lane->next_fill++;
     atomic_store_explicit(&lane->filled, lane->next_fill, memory_order_release);
-    wake_all(&lane->filled);
+    wake_all(&lane->filled, &lane->filled_sleepers);
 }
 
 void ot_cpu_lane_push(struct ot_lane *lane, ot_cpu_command_fn fn, const void *args, size_t bytes) {
@@ -151,8 +162,9 @@ static void delay(const struct cpu_lane *lane) {
     uint64_t seed = device_of(&lane->base)->delay_seed;
     if (!seed)
         return;
-    uint64_t ns = ot_random_below(seed, lane->delay_stream, lane->next_run, LONGEST_DELAY_NS + 1);
-    nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+    uint64_t ns = ot_random_below(seed, lane->delay_stream, lane->next_run, DELAY_ONE_OF * LONGEST_DELAY_NS);
+    if (ns < LONGEST_DELAY_NS)
+        nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
 }
 
 static void *lane_main(void *arg) {
@@ -160,7 +172,7 @@ static void *lane_main(void *arg) {
     while (!lane->stopping) {
         uint32_t filled = atomic_load_explicit(&lane->filled, memory_order_acquire);
         if (filled == lane->next_run) {
-            wait_for_change(&lane->filled, filled);
+            wait_for_change(&lane->filled, &lane->filled_sleepers, filled);
             continue;
         }
         const struct command *command = &lane->ring[lane->next_run % RING_COMMANDS];
@@ -172,8 +184,7 @@ static void *lane_main(void *arg) {
             ot_cpu_lane_fail(&lane->base, rc);
         lane->next_run++;
         atomic_store(&lane->finished, lane->next_run);
-        if (atomic_load(&lane->caller_sleeps))
-            wake_all(&lane->finished);
+        wake_all(&lane->finished, &lane->finished_sleepers);
     }
     return NULL;
 }
@@ -331,9 +342,10 @@ struct record {
  * afterwards. */
 static void wait_for_record(struct cpu_event *event, uint32_t number, memory_order order) {
     _Atomic uint32_t *word = &event->done[number % EVENT_RECORDS];
+    _Atomic uint32_t *sleepers = &((struct ot_cpu_device *)event->base.device)->event_sleepers;
     for (uint32_t done = atomic_load_explicit(word, order); (int32_t)(done - number) < 0;
          done = atomic_load_explicit(word, order))
-        wait_for_change(word, done);
+        wait_for_change(word, sleepers, done);
 }
 
 static void run_record(struct ot_lane *lane, const void *args) {
@@ -346,7 +358,7 @@ static void run_record(struct ot_lane *lane, const void *args) {
     atomic_store_explicit(&event->error[slot], ((struct cpu_lane *)lane)->error, memory_order_relaxed);
     atomic_store_explicit(&event->seconds, ot_clock_seconds(), memory_order_relaxed);
     atomic_store_explicit(&event->done[slot], record->number, memory_order_release);
-    wake_all(&event->done[slot]);
+    wake_all(&event->done[slot], &device_of(lane)->event_sleepers);
 }
 
 static void lane_record(struct ot_lane *lane, struct ot_event *base) {

@@ -222,15 +222,18 @@ static void give_up(struct ot_executor *ex, double seconds) {
                                       seconds, all));
 }
 
-/* Waits on the driver's condition until test() is true, and acts as the watchdog meanwhile. Mutex held. */
-static int drive_until(struct ot_executor *ex, bool (*test)(const struct ot_executor *, const void *),
-                       const void *arg) {
+/* Waits on the driver's condition until test() is true, and acts as the watchdog meanwhile. The condition is
+ * signalled when a step is complete and when the awaited task changes. Mutex held. */
+static int drive_until(struct ot_executor *ex,
+                       bool (*test)(const struct ot_executor *, const struct awaited *),
+                       struct awaited awaited) {
     const struct ot_executor_config *c = &ex->config;
     const double report_every = c->stall_seconds > 0 ? c->stall_seconds : STALL_SECONDS;
     const double limit = c->stall_limit_seconds > 0 ? c->stall_limit_seconds : OT_STALL_LIMIT_SECONDS;
     uint64_t seen = ex->progress;
     double since = ot_clock_seconds(), reported = since;
-    while (!test(ex, arg) && !ex->stuck) {
+    ex->driver_awaits = awaited;
+    while (!test(ex, &awaited) && !ex->stuck) {
         (void)ot_cond_wait_until(&ex->driver, &ex->mutex, ot_clock_ns() + 1000000000);
         double now = ot_clock_seconds();
         if (ex->progress != seen) {
@@ -243,34 +246,29 @@ static int drive_until(struct ot_executor *ex, bool (*test)(const struct ot_exec
             reported = now;
         }
     }
+    ex->driver_awaits = (struct awaited){0};
     return ex->failed ? ot_error_load(&ex->error) : 0;
 }
 
-/* True if another step may start. arg: the instance that it will use, or NULL. */
-static bool has_room(const struct ot_executor *ex, const void *arg) {
-    const struct instance *in = arg;
+/* True if another step may start. The instance is the one that it will use, or NULL. */
+static bool has_room(const struct ot_executor *ex, const struct awaited *awaited) {
+    const struct instance *in = awaited->instance;
     return ex->submitted - ex->completed < IN_FLIGHT && (!in || in->pins == 0);
 }
 
-static bool is_drained(const struct ot_executor *ex, const void *arg) {
-    (void)arg;
+static bool is_drained(const struct ot_executor *ex, const struct awaited *awaited) {
+    (void)awaited;
     return ex->submitted == ex->completed;
 }
 
-struct task_place {
-    const struct instance *instance;
-    int task;
-};
-
-static bool is_task_done(const struct ot_executor *ex, const void *arg) {
-    const struct task_place *place = arg;
+static bool is_task_done(const struct ot_executor *ex, const struct awaited *awaited) {
     (void)ex;
-    return place->instance->done[place->task];
+    return awaited->instance->done[awaited->task];
 }
 
 int ot_executor_wait_parity(struct ot_executor *ex) {
     pthread_mutex_lock(&ex->mutex);
-    int rc = drive_until(ex, has_room, NULL);
+    int rc = drive_until(ex, has_room, (struct awaited){0});
     pthread_mutex_unlock(&ex->mutex);
     return rc;
 }
@@ -311,23 +309,23 @@ static void start_instance(struct ot_executor *ex, struct instance *in, int64_t 
 int ot_executor_submit(struct ot_executor *ex, struct ot_bound *bound, int64_t step) {
     struct instance *in = &bound->instances[step & 1];
     pthread_mutex_lock(&ex->mutex);
-    int rc = drive_until(ex, has_room, in);
+    int rc = drive_until(ex, has_room, (struct awaited){in, NO_TASK});
     if (rc >= 0)
         rc = collect_trace(ex, in);
     if (rc >= 0) {
         start_instance(ex, in, step);
         ex->runs[ex->submitted % IN_FLIGHT] = in;
         ex->submitted++;
-        ot_executor_wake_lanes(ex);
+        for (int l = 0; l < DEVICE_LANES; l++)
+            pthread_cond_signal(&ex->lanes[l].wake);
     }
     pthread_mutex_unlock(&ex->mutex);
     return rc;
 }
 
 int ot_executor_wait_task(struct ot_executor *ex, struct ot_bound *bound, int64_t step, int task) {
-    struct task_place place = {&bound->instances[step & 1], task};
     pthread_mutex_lock(&ex->mutex);
-    int rc = drive_until(ex, is_task_done, &place);
+    int rc = drive_until(ex, is_task_done, (struct awaited){&bound->instances[step & 1], task});
     pthread_mutex_unlock(&ex->mutex);
     for (int l = 0; l < DEVICE_LANES && rc >= 0; l++)
         rc = ot_lane_error(ex->lanes[l].lane);
@@ -336,14 +334,18 @@ int ot_executor_wait_task(struct ot_executor *ex, struct ot_bound *bound, int64_
 
 int ot_executor_drain(struct ot_executor *ex) {
     pthread_mutex_lock(&ex->mutex);
-    int rc = drive_until(ex, is_drained, NULL);
+    int rc = drive_until(ex, is_drained, (struct awaited){0});
     pthread_mutex_unlock(&ex->mutex);
+    if (rc < 0 || ex->drained == ex->submitted) /* no task since the last drain */
+        return rc;
     for (int l = 0; l < DEVICE_LANES && rc >= 0; l++)
         if (ex->lanes[l].lane)
             rc = ot_lane_sync(ex->lanes[l].lane);
     for (int64_t run = ex->submitted - IN_FLIGHT; run < ex->submitted && rc >= 0; run++)
         if (run >= 0 && ex->runs[run % IN_FLIGHT]) /* older step first */
             rc = collect_trace(ex, ex->runs[run % IN_FLIGHT]);
+    if (rc >= 0)
+        ex->drained = ex->submitted;
     return rc;
 }
 

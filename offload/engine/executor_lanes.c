@@ -6,10 +6,21 @@
 #include "offload/engine/executor_state.h"
 #include "src/base/random.h"
 
-void ot_executor_wake_lanes(struct ot_executor *ex) {
-    for (int l = 0; l < OT_LANE_COUNT; l++)
-        if (ex->lanes[l].waiting)
-            pthread_cond_signal(&ex->lanes[l].wake);
+/* ---- wake-ups (mutex held): of those alone whose condition has changed ---- */
+
+static void wake_lane(struct lane_thread *lt) {
+    if (lt->waiting)
+        pthread_cond_signal(&lt->wake);
+}
+
+/* Wakes the lanes and the driver that wait for this task: it was enqueued, or it is done. */
+static void wake_waiters(struct ot_executor *ex, const struct instance *in, int task) {
+    const struct awaited *driver = &ex->driver_awaits;
+    for (int l = 0; l < DEVICE_LANES; l++)
+        if (ex->lanes[l].awaits.instance == in && ex->lanes[l].awaits.task == task)
+            wake_lane(&ex->lanes[l]);
+    if (driver->instance == in && driver->task == task)
+        pthread_cond_signal(&ex->driver);
 }
 
 /* ---- ready tasks (mutex held): a binary heap, because a decision makes thousands of tiles ready ---- */
@@ -30,8 +41,7 @@ void ot_executor_push_ready(struct ot_executor *ex, struct instance *in, int ind
     for (; at > 0 && comes_before(&added, &lt->ready[(at - 1) / 2]); at = (at - 1) / 2)
         lt->ready[at] = lt->ready[(at - 1) / 2];
     lt->ready[at] = added;
-    if (lt->waiting)
-        pthread_cond_signal(&lt->wake);
+    wake_lane(lt);
 }
 
 /* Takes the task that comes before all others. */
@@ -71,8 +81,7 @@ static void finish_part(struct ot_executor *ex, struct instance *in) {
     if (next)
         next->previous = NULL; /* its dependencies on this step are complete */
     ex->completed++;
-    pthread_cond_broadcast(&ex->driver);
-    ot_executor_wake_lanes(ex);
+    pthread_cond_signal(&ex->driver);
 }
 
 static void mark_done(struct ot_executor *ex, struct instance *in, int task) {
@@ -89,8 +98,7 @@ static void mark_done(struct ot_executor *ex, struct instance *in, int task) {
     }
     if (!ot_lane_is_device(lane) || s->lane_tasks[lane][s->lane_count[lane] - 1] == task)
         finish_part(ex, in);
-    ot_executor_wake_lanes(ex);
-    pthread_cond_broadcast(&ex->driver);
+    wake_waiters(ex, in, task);
 }
 
 static void on_notice(void *arg) {
@@ -126,7 +134,9 @@ static struct ot_event *settle(struct ot_executor *ex, struct lane_thread *lt, s
             return NULL;
         if (ot_lane_is_device(before->lane) && !dep->on_host && at->issued[dep->task])
             return at->events[dep->task];
+        lt->awaits = (struct awaited){at, dep->task};
         wait_here(ex, lt);
+        lt->awaits = (struct awaited){0};
     }
 }
 
@@ -145,7 +155,7 @@ static void wait_for_dep(struct ot_executor *ex, struct lane_thread *lt, struct 
     ot_lane_wait(lt->lane, event);
     pthread_mutex_lock(&ex->mutex);
     if (--owner->pins == 0)
-        pthread_cond_broadcast(&ex->driver);
+        wake_waiters(ex, owner, NO_TASK);
     pthread_mutex_unlock(&ex->mutex);
 }
 
@@ -169,7 +179,7 @@ static void run_device_task(struct ot_executor *ex, struct lane_thread *lt, stru
     in->issued[index] = true;
     ex->progress++;
     lt->at = NULL;
-    ot_executor_wake_lanes(ex);
+    wake_waiters(ex, in, index);
     pthread_mutex_unlock(&ex->mutex);
     /* Notify last: after the notification of the lane's last task the instance may be used for another
      * step. */
@@ -257,6 +267,7 @@ static void on_transferred(void *arg, const struct ot_error *error) {
         ex->error = *error;
     }
     leave_under_way(lt, notice);
+    wake_lane(lt); /* it may start another task */
     mark_done(ex, notice->instance, notice->task);
     pthread_mutex_unlock(&ex->mutex);
 }

@@ -15,6 +15,14 @@ enum { NVME_STARTED = 2 };
 
 struct instance;
 
+/* The task of a step that a thread waits for. NO_TASK: it waits until the step has no pins. Without an
+ * instance: it waits for something else. */
+struct awaited {
+    const struct instance *instance;
+    int task;
+};
+enum { NO_TASK = -1 };
+
 /* The argument of a lane's notification and of the store's callback. */
 struct notice {
     struct ot_executor *executor;
@@ -59,6 +67,7 @@ struct lane_thread {
     pthread_t thread;
     pthread_cond_t wake;
     bool started, waiting;
+    struct awaited awaits;    /* device lanes */
     int64_t runs;             /* device lanes: number of runs that this lane has finished */
     const struct ot_task *at; /* the present task, for the watchdog */
     uint64_t delays;
@@ -74,16 +83,16 @@ struct ot_executor {
     struct ot_executor_config config;
     pthread_mutex_t mutex;
     pthread_cond_t driver;
+    struct awaited driver_awaits;
     struct lane_thread lanes[OT_LANE_COUNT];
     int64_t submitted, completed;     /* runs: steps of any schedule */
     struct instance *runs[IN_FLIGHT]; /* [run number % IN_FLIGHT] */
+    int64_t drained;                  /* runs of which a drain saw the lanes complete */
     uint64_t progress;                /* tasks that made progress, for the watchdog */
     bool stop, failed, stuck;
     struct ot_error error;
 };
 
-/* Wakes all waiting lanes, which check their condition again. Call it with the mutex held. */
-void ot_executor_wake_lanes(struct ot_executor *ex);
 /* Adds a task whose dependencies are complete to its host lane. Call it with the mutex held. */
 void ot_executor_push_ready(struct ot_executor *ex, struct instance *in, int task);
 

@@ -252,8 +252,8 @@ static int send_piece(struct ot_engine *en, const struct gathering *c, int64_t a
     return ot_comm_error(en->comm);
 }
 
-/* Copies the parts of all ranks from the staging to their places in `values`. */
-static int take_piece(struct ot_engine *en, const struct gathering *c, int64_t at) {
+/* Copies the parts of all ranks from the staging to their places in `values`, once the lane is there. */
+static void take_piece(struct ot_engine *en, const struct gathering *c, int64_t at) {
     struct ot_shard shard = en->plan.shard;
     for (shard.rank = 0; shard.rank < ot_shard_ranks(&shard); shard.rank++) {
         struct ot_shard_range held = ot_shard_own(&shard, en->chain.slabs[c->slab].n_params);
@@ -262,7 +262,6 @@ static int take_piece(struct ot_engine *en, const struct gathering *c, int64_t a
             ot_lane_copy(en->lane, OT_COPY_D2H, c->values + held.first + at,
                          c->staging + shard.rank * c->piece, (size_t)n * sizeof(float));
     }
-    return ot_lane_sync(en->lane);
 }
 
 static int gather_piece(struct ot_engine *en, const struct gathering *c, int64_t at) {
@@ -273,9 +272,10 @@ static int gather_piece(struct ot_engine *en, const struct gathering *c, int64_t
         ot_lane_copy(en->lane, OT_COPY_H2D, place, c->own, (size_t)n * sizeof(float));
     }
     ot_comm_all_gather(en->comm, en->lane, place, c->staging, (size_t)c->piece * sizeof(float));
+    if (c->values)
+        take_piece(en, c, at);
     OT_TRY(ot_lane_sync(en->lane));
-    OT_TRY(ot_comm_error(en->comm));
-    return c->values ? take_piece(en, c, at) : 0;
+    return ot_comm_error(en->comm);
 }
 
 int ot_engine_gather_to_rank0(struct ot_engine *en, enum ot_slab_kind kind, int slab, float *values) {
