@@ -1,12 +1,12 @@
 /* Lanes and events of the cpu device.
  *
  * A lane's writes must become visible to another lane, or to the caller, through record and wait only. Then
- * ThreadSanitizer reports a missing dependency as the data race that it would be on a GPU. So nothing in this
- * file may order a lane's work before the thread that enqueues on it: no mutex that both take, no
- * sequentially consistent flag that both touch. The caller publishes a command by a release store of `filled`.
- * It wakes the lane with a futex call if the lane sleeps: ThreadSanitizer takes neither the call nor the fences
- * around it for an order. Reading `finished` gives such an order, so the caller reads it only when the ring
- * seems full.
+ * ThreadSanitizer reports a missing dependency as the data race that it would be on a GPU. So nothing in
+ * this file may order a lane's work before the thread that enqueues on it: no mutex that both take, no
+ * sequentially consistent flag that both touch. The caller publishes a command by a release store of
+ * `filled`. It wakes the lane with a futex call if the lane sleeps: ThreadSanitizer takes neither the call
+ * nor the fences around it for an order. Reading `finished` gives such an order, so the caller reads it
+ * only when the ring seems full.
  *
  * One hidden order remains: two lanes that run ops take turns in the device's pool. */
 #include "kernels/cpu/cpu_device.h"
@@ -106,8 +106,8 @@ static struct ot_cpu_device *device_of(const struct ot_lane *lane) {
 
 /* ---- waiting for a word to change ---- */
 
-/* The fences order the change of the word before the look at its sleepers, and on the other side the number of
- * sleepers before the look at the word. So one of the two threads sees the other. */
+/* The fences order the change of the word before the look at its sleepers, and on the other side the number
+ * of sleepers before the look at the word. So one of the two threads sees the other. */
 static void wake_all(_Atomic uint32_t *word, _Atomic uint32_t *sleepers) {
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load_explicit(sleepers, memory_order_relaxed) > 0)
