@@ -12,6 +12,7 @@
 #include "offload/schedule/schedule.h"
 #include "src/base/error.h"
 #include "src/base/memory.h"
+#include "src/base/minmax.h"
 
 /* The last writer of a tile and its readers since then, as node numbers over both copies. -1: none. A lane of
  * the device runs in order, so its newest reader stands for all of its readers. */
@@ -33,7 +34,11 @@ struct linker {
     int *first_tile;            /* [n_buffers]: first tile of a buffer */
     struct tile *tiles;
     int n_tiles;
-    int *candidates; /* nodes that must come before the present task */
+    uint8_t *lanes; /* [nodes]: the lane of the node's task */
+    /* Nodes that must come before the present task: the newest of each lane of the device, or -1; and those
+     * of the other lanes. A lane of the device runs in order, so its newest node implies its others. */
+    int newest[OT_LANE_CPU];
+    int *candidates;
     int n_candidates;
     size_t capacity;
     int *seen; /* [nodes]: the last node that has this one among its candidates; -1: none */
@@ -51,7 +56,7 @@ static int push(int **list, int *n, size_t *capacity, int value) {
 static bool is_ancestor(const struct linker *lk, int node, int before) {
     if (!lk->schedule->is_draft)
         return ot_reach_has(&lk->reach, node, before);
-    enum ot_lane_id lane = lk->schedule->tasks[before % lk->schedule->n_tasks].lane;
+    enum ot_lane_id lane = lk->lanes[before];
     return ot_lane_is_device(lane) && lk->clocks[node][lane] >= lk->places[before];
 }
 
@@ -60,7 +65,7 @@ static void add_ancestor(struct linker *lk, int node, int before) {
         ot_reach_add(&lk->reach, node, before);
         return;
     }
-    enum ot_lane_id lane = lk->schedule->tasks[before % lk->schedule->n_tasks].lane;
+    enum ot_lane_id lane = lk->lanes[before];
     for (int l = 0; l < OT_LANE_CPU; l++)
         if (lk->clocks[before][l] > lk->clocks[node][l])
             lk->clocks[node][l] = lk->clocks[before][l];
@@ -70,7 +75,14 @@ static void add_ancestor(struct linker *lk, int node, int before) {
 
 /* Notes that node `before` (-1: no node) must come before `node`, unless that is known already. */
 static int after(struct linker *lk, int node, int before) {
-    if (before < 0 || before == node || lk->seen[before] == node)
+    if (before < 0)
+        return 0;
+    enum ot_lane_id lane = lk->lanes[before];
+    if (ot_lane_is_device(lane)) {
+        lk->newest[lane] = ot_max(lk->newest[lane], before);
+        return 0;
+    }
+    if (lk->seen[before] == node)
         return 0;
     lk->seen[before] = node;
     if (is_ancestor(lk, node, before))
@@ -84,7 +96,7 @@ static int collect(struct linker *lk, const struct ot_access *a, int step, int n
         struct tile *tile = &lk->tiles[t];
         OT_TRY(after(lk, node, tile->writer));
         for (int l = 0; a->writes && l < OT_LANE_CPU; l++)
-            OT_TRY(after(lk, node, tile->newest[l]));
+            lk->newest[l] = ot_max(lk->newest[l], tile->newest[l]);
         for (int r = 0; a->writes && r < tile->n_readers; r++)
             OT_TRY(after(lk, node, tile->readers[r]));
     }
@@ -99,7 +111,7 @@ static void forget_readers(struct tile *tile) {
 
 static int record(struct linker *lk, const struct ot_access *a, int step, int node) {
     int first = lk->first_tile[ot_access_buffer(a, step)] + a->first_tile;
-    enum ot_lane_id lane = lk->schedule->tasks[node % lk->schedule->n_tasks].lane;
+    enum ot_lane_id lane = lk->lanes[node];
     for (int t = first; t < first + a->n_tiles; t++) {
         struct tile *tile = &lk->tiles[t];
         if (a->writes) {
@@ -153,7 +165,10 @@ static void find_deps(struct ot_schedule *schedule) {
 /* Keeps the candidates that no other candidate implies. Looks at the newest first, since a newer node may
  * have an older one as ancestor. */
 static int reduce(struct linker *lk, int node, int step) {
-    int n = lk->schedule->n_tasks;
+    int n = lk->schedule->n_tasks, first = step * n;
+    for (int l = 0; l < OT_LANE_CPU; l++)
+        if (lk->newest[l] >= 0)
+            OT_TRY(push(&lk->candidates, &lk->n_candidates, &lk->capacity, lk->newest[l]));
     sort_descending(lk->candidates, lk->n_candidates);
     for (int i = 0; i < lk->n_candidates; i++) {
         int before = lk->candidates[i];
@@ -161,8 +176,8 @@ static int reduce(struct linker *lk, int node, int step) {
             continue;
         add_ancestor(lk, node, before);
         if (step == lk->steps - 1)
-            OT_TRY(add_dep(lk, &lk->schedule->tasks[node % n],
-                           (struct ot_dep){before % n, before / n < step, false}));
+            OT_TRY(add_dep(lk, &lk->schedule->tasks[node - first],
+                           (struct ot_dep){before % n, before < first, false}));
     }
     return 0;
 }
@@ -187,6 +202,8 @@ static int link_step(struct linker *lk, int step, int lane_last[OT_LANE_COUNT]) 
         struct ot_task *task = &lk->schedule->tasks[i];
         int node = step * n + i;
         lk->n_candidates = 0;
+        for (int l = 0; l < OT_LANE_CPU; l++)
+            lk->newest[l] = -1;
         if (lk->schedule->is_draft)
             lk->places[node] = lane_last[task->lane] < 0 ? 1 : lk->places[lane_last[task->lane]] + 1;
         else
@@ -242,10 +259,13 @@ static void mark_signals(struct ot_schedule *schedule) {
 static int open_ancestors(struct linker *lk) {
     size_t nodes = (size_t)lk->steps * (size_t)lk->schedule->n_tasks;
     lk->seen = malloc((nodes + 1) * sizeof *lk->seen);
-    if (!lk->seen)
+    lk->lanes = malloc(nodes + 1);
+    if (!lk->seen || !lk->lanes)
         return ot_fail(OT_E_BUDGET, "no memory to order the schedule");
-    for (size_t i = 0; i < nodes; i++)
+    for (size_t i = 0; i < nodes; i++) {
         lk->seen[i] = -1;
+        lk->lanes[i] = (uint8_t)lk->schedule->tasks[i % (size_t)lk->schedule->n_tasks].lane;
+    }
     if (!lk->schedule->is_draft)
         return ot_reach_open(&lk->reach, (int)nodes);
     lk->places = calloc(nodes + 1, sizeof *lk->places);
@@ -285,6 +305,7 @@ out:
     free(lk.first_tile);
     free(lk.candidates);
     free(lk.seen);
+    free(lk.lanes);
     free(lk.places);
     free(lk.clocks);
     ot_reach_close(&lk.reach);
