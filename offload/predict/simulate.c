@@ -311,13 +311,17 @@ out:
     return rc;
 }
 
-/* As ot_simulate; but returns 0 without a prediction if a step takes `limit` or longer, else 1. */
-static int simulate_within(const struct ot_simulation *simulation, double limit, struct ot_prediction *out) {
+/* As ot_simulate; but returns 0 without a prediction if a step takes `limit` or longer, else 1. Links the
+ * draft, which is simulation->train, if it may take less: linking costs as much as running. */
+static int simulate_within(const struct ot_simulation *simulation, struct ot_schedule *draft, double limit,
+                           struct ot_prediction *out) {
     struct sim sim;
     int rc = 0;
-    OT_TRY_GOTO(ot_sim_open(&sim, simulation, NULL), rc, out);
+    OT_TRY_GOTO(ot_sim_cost(&sim, simulation), rc, out);
     if (ot_sim_least_step(&sim) >= limit)
         goto out;
+    OT_TRY_GOTO(ot_schedule_link(draft, simulation->layout), rc, out);
+    OT_TRY_GOTO(ot_sim_prepare(&sim, NULL), rc, out);
     OT_TRY_GOTO(run(&sim, limit), rc, out);
     bool gave_up = sim.decided_steps < LAST && sim.completed < STEPS;
     if (gave_up || sim.decided[LAST] - sim.decided[WARM] >= (LAST - WARM) * limit)
@@ -336,7 +340,8 @@ int ot_simulate_faster(const struct ot_chain *chain, const struct ot_plan *plan,
     OT_TRY(ot_layout_make(chain, plan, &layout));
     int rc = ot_schedule_make_draft(chain, plan, &layout, &schedule);
     if (rc >= 0) {
-        rc = simulate_within(&(struct ot_simulation){chain, plan, &layout, &schedule, costs}, limit, out);
+        struct ot_simulation simulation = {chain, plan, &layout, &schedule, costs};
+        rc = simulate_within(&simulation, &schedule, limit, out);
         ot_schedule_free(&schedule);
     }
     ot_layout_free(&layout);

@@ -214,12 +214,18 @@ static void count_compute(struct sim *sim) {
 
 /* ---- opening and closing ---- */
 
-int ot_sim_open(struct sim *sim, const struct ot_simulation *simulation, struct ot_trace *trace) {
-    const struct ot_schedule *s = simulation->train;
-    size_t n = (size_t)s->n_tasks;
-    *sim = (struct sim){.config = simulation, .schedule = s, .trace = trace};
+int ot_sim_cost(struct sim *sim, const struct ot_simulation *simulation) {
+    *sim = (struct sim){.config = simulation, .schedule = simulation->train};
     OT_TRY(list_tasks(sim));
     OT_TRY(find_shadows(sim));
+    set_capacities(sim);
+    return 0;
+}
+
+int ot_sim_prepare(struct sim *sim, struct ot_trace *trace) {
+    const struct ot_schedule *s = sim->schedule;
+    size_t n = (size_t)s->n_tasks;
+    sim->trace = trace;
     OT_TRY(list_edges(sim));
     for (int l = OT_LANE_CPU; l < OT_LANE_COUNT; l++)
         OT_TRY(rank_tasks(sim, l));
@@ -234,9 +240,13 @@ int ot_sim_open(struct sim *sim, const struct ot_simulation *simulation, struct 
     }
     for (int l = 0; l < OT_LANE_COUNT; l++)
         sim->lanes[l].step = 1;
-    set_capacities(sim);
     count_compute(sim);
     return ot_trace_open(sim->config->chain, INT64_MAX, &sim->own);
+}
+
+int ot_sim_open(struct sim *sim, const struct ot_simulation *simulation, struct ot_trace *trace) {
+    OT_TRY(ot_sim_cost(sim, simulation));
+    return ot_sim_prepare(sim, trace);
 }
 
 void ot_sim_close(struct sim *sim) {

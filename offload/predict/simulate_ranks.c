@@ -90,7 +90,7 @@ static int open_member(struct pipeline *p, const struct ot_plan *plan, struct me
     m->has_layout = true;
     OT_TRY(ot_schedule_make_draft(p->chain, plan, &m->layout, &m->schedule));
     m->has_schedule = true;
-    return 0;
+    return ot_schedule_link(&m->schedule, &m->layout);
 }
 
 /* Runs until every rank has decided the last step. */

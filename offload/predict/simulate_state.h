@@ -86,7 +86,11 @@ int ot_sim_predict(struct sim *sim, struct ot_prediction *out);
 /* True if the comm lane has come to its task number `next` of the step, or has passed it. */
 bool ot_sim_has_come(const struct sim *sim, int64_t step, int next);
 
-/* Prepares a simulation at time 0. Call ot_sim_close also if this fails. Errors: as ot_simulate. */
+/* Prepares a simulation at time 0, in two parts: ot_sim_cost finds the costs of the tasks, which
+ * ot_sim_least_step needs, and the schedule need not be linked; ot_sim_prepare needs the links. ot_sim_open
+ * does both. Call ot_sim_close also if one fails. Errors: as ot_simulate. */
+int ot_sim_cost(struct sim *sim, const struct ot_simulation *simulation);
+int ot_sim_prepare(struct sim *sim, struct ot_trace *trace);
 int ot_sim_open(struct sim *sim, const struct ot_simulation *simulation, struct ot_trace *trace);
 void ot_sim_close(struct sim *sim);
 

@@ -125,7 +125,7 @@ int ot_program_close(struct ot_program *p) {
     free(p->halves);
     free(p->joining);
     free(p->sums);
-    if (rc >= 0)
+    if (rc >= 0 && !p->schedule->is_draft)
         rc = ot_schedule_link(p->schedule, p->layout);
     if (rc < 0)
         ot_schedule_free(p->schedule);

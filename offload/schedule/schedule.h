@@ -234,7 +234,9 @@ struct ot_schedule {
 int ot_schedule_make_train(const struct ot_chain *chain, const struct ot_plan *plan,
                            const struct ot_layout *layout, struct ot_schedule *out);
 /* Makes a draft of a training step, to simulate: the same tasks in the same order, in a time that grows with
- * their number and not with its square. Edges that other edges imply are not all removed. Errors as above. */
+ * their number and not with its square. The draft is not linked, because the least time of a step needs no
+ * edges: call ot_schedule_link before it runs. Edges that other edges imply are not all removed. Errors as
+ * above. */
 int ot_schedule_make_draft(const struct ot_chain *chain, const struct ot_plan *plan,
                            const struct ot_layout *layout, struct ot_schedule *out);
 int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan *plan,
