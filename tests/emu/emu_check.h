@@ -26,8 +26,8 @@ void check_next_interval(); /* all threads of the block have passed a barrier */
 
 /* ---- accesses ---- */
 
-/* True if OT_EMU_CHECKS turns the checks off (emu.h). */
-bool checks_are_off();
+/* False if OT_EMU_CHECKS turns the checks off (emu.h). */
+extern const bool checks_are_on;
 
 /* Checks an access that the emulator makes for a kernel's thread. Does not return if the access is wrong. */
 void check_access(Access access, const void *at, size_t bytes, ot_emu_site site);

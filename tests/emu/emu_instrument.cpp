@@ -10,21 +10,17 @@
 
 using namespace ot_emu;
 
-static const bool is_enabled = [] {
+const bool ot_emu::checks_are_on = [] {
     const char *value = getenv("OT_EMU_CHECKS");
     if (value && strcmp(value, "slow") == 0)
         return getenv("OT_TEST_SLOW") != nullptr;
     return !value || strcmp(value, "0") != 0;
 }();
 
-bool ot_emu::checks_are_off() {
-    return !is_enabled;
-}
-
 #ifdef OT_EMU_CHECK_ACCESSES
 
 #define CHECK(access, at, bytes)                                                                             \
-    if (is_enabled && current)                                                                               \
+    if (checks_are_on && current)                                                                            \
     check_instruction(access, at, bytes, __builtin_return_address(0))
 
 #define ACCESSES(bytes)                                                                                      \
@@ -67,7 +63,7 @@ struct TypeMismatch {
 };
 
 extern "C" void __ubsan_handle_type_mismatch_v1(TypeMismatch *data, unsigned long at) {
-    if (!current || !is_enabled)
+    if (!current || !checks_are_on)
         return;
     ot_emu_site site = {data->file, (int)data->line};
     OT_EMU_FAIL(cudaErrorMisalignedAddress, site, "an access at %p, which is not aligned to %d bytes",
@@ -75,7 +71,7 @@ extern "C" void __ubsan_handle_type_mismatch_v1(TypeMismatch *data, unsigned lon
 }
 
 bool ot_emu_checks_accesses(void) {
-    return is_enabled;
+    return checks_are_on;
 }
 
 #else

@@ -31,7 +31,7 @@
 
 namespace ot_emu {
 
-struct Mark {
+struct alignas(8) Mark {
     uint32_t interval;
     uint16_t epoch; /* epoch of the warp within the interval */
     uint16_t who;   /* the number of the thread, combined with: */
@@ -324,8 +324,17 @@ static Cell *find_cells(Toucher *t, const void *at, size_t bytes, const Place &p
     return nullptr;
 }
 
-static Toucher toucher_of(Thread *thread, Access access) {
-    Mark mark = {now, (uint16_t)thread->warp->epoch, (uint16_t)(thread->number | Mark::LOW | Mark::HIGH)};
+/* One store writes the mark: the CPU stalls where a load of eight bytes follows stores of two. */
+static inline Toucher toucher_of(Thread *thread, Access access) {
+    uint16_t epoch = (uint16_t)thread->warp->epoch;
+    uint16_t who = (uint16_t)(thread->number | Mark::LOW | Mark::HIGH);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    uint64_t bits = now | (uint64_t)epoch << 32 | (uint64_t)who << 48;
+    Mark mark;
+    memcpy(&mark, &bits, sizeof mark);
+#else
+    Mark mark = {now, epoch, who};
+#endif
     return {thread, mark, launch_first, access};
 }
 
@@ -340,7 +349,7 @@ static void note_time(const Cell *cell, size_t n) {
 /* Does nothing where OT_EMU_CHECKS turns the checks off: ordinary loads and stores are then unknown, so the
  * cells of the accesses that are calls of their own would say little. */
 static void touch_all(Thread *thread, Access access, const void *at, size_t bytes, const Place &place) {
-    if (checks_are_off())
+    if (!checks_are_on)
         return;
     Toucher t = toucher_of(thread, access);
     Cell *cell = find_cells(&t, at, bytes, place);
@@ -438,6 +447,8 @@ void check_fence() {
 }
 
 void check_copy_begin(void *to, size_t bytes, ot_emu_site site) {
+    if (!checks_are_on)
+        return;
     touch_all(current, Access::WRITE, to, bytes, {nullptr, site});
     Cell *cell = shared_cells + ((char *)to - block.shared) / 2;
     for (size_t i = 0; i < bytes / 2; i++) {
@@ -448,9 +459,12 @@ void check_copy_begin(void *to, size_t bytes, ot_emu_site site) {
 
 /* The thread that has waited writes the bytes of the copy now. */
 void check_copy_end(void *to, size_t bytes) {
+    if (!checks_are_on)
+        return;
+    Mark mark = toucher_of(current, Access::WRITE).mark;
     Cell *cell = shared_cells + ((char *)to - block.shared) / 2;
     for (size_t i = 0; i < bytes / 2; i++)
-        cell[i].write = toucher_of(current, Access::WRITE).mark;
+        cell[i].write = mark;
     note_time(cell, bytes / 2);
 }
 

@@ -77,7 +77,15 @@ struct MmaOperands {
     uint32_t b[2];
 };
 
+/* For the processor that runs it: a row of sums fits one register of AVX. The bits are the same. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(OT_EMU_CHECK_ACCESSES)
+#define FOR_EACH_CPU __attribute__((target_clones("avx2", "default")))
+#else
+#define FOR_EACH_CPU
+#endif
+
 /* The layouts are those of kernels/cuda/ptx.cuh. */
+FOR_EACH_CPU
 static void combine_mma(Warp *warp) {
     float a[16][16], b[16][8], c[16][8];
     int type = warp->threads[0].kind;
