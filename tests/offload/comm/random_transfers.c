@@ -13,10 +13,11 @@ struct event {
     size_t bytes;
 };
 
-enum { EVENTS = 60 };
+enum { EVENTS = 60, MARGIN = 64 }; /* MARGIN: bytes after those of an event, which nobody may touch */
 enum { MOST_EVENT_BYTES = RANDOM_TRANSFERS_BYTES, TRANSFERS_IN_CALL = RANDOM_TRANSFERS_IN_CALL };
 static uint64_t seed;
 static int n_ranks;
+static size_t places[EVENTS + 1]; /* of the events in the memory, and its end */
 
 static unsigned char byte_of(int event, int rank, size_t at) {
     return (unsigned char)(event * 41 + rank * 7 + (int)(at * 5) + (int)(at >> 9));
@@ -44,10 +45,18 @@ struct program {
     struct ot_comm *comm;
     struct ot_lane *lane;
     int rank;
-    unsigned char *host, *device; /* [EVENTS][MOST_EVENT_BYTES] */
+    unsigned char *host, *device; /* the events, at `places` */
     struct ot_comm_transfer_v1 list[TRANSFERS_IN_CALL];
     int n;
 };
+
+/* One after the other: with as much room for each as the largest takes, most of the memory would be filled
+ * and copied for nothing. */
+static void find_places(void) {
+    for (int e = 0; e < EVENTS; e++)
+        places[e + 1] =
+            places[e] + event_of(e).bytes * (event_of(e).from == -1 ? (size_t)n_ranks : 1) + MARGIN;
+}
 
 static void end_call(struct program *p) {
     ot_comm_transfer(p->comm, p->lane, p->list, p->n);
@@ -57,7 +66,7 @@ static void end_call(struct program *p) {
 /* Ends the call here or later, as this rank likes. */
 static void do_event(struct program *p, int number) {
     struct event event = event_of(number);
-    unsigned char *memory = p->device + (size_t)number * MOST_EVENT_BYTES;
+    unsigned char *memory = p->device + places[number];
     uint64_t index = 4 * (uint64_t)number;
     if (event.from == -1) {
         end_call(p);
@@ -74,24 +83,24 @@ static void do_event(struct program *p, int number) {
 }
 
 static void fill_events(struct program *p) {
+    memset(p->host, 0xa5, places[EVENTS]);
     for (int e = 0; e < EVENTS; e++) {
         struct event event = event_of(e);
-        unsigned char *memory = p->host + (size_t)e * MOST_EVENT_BYTES;
+        unsigned char *memory = p->host + places[e];
         size_t own = event.from == -1 ? (size_t)p->rank * event.bytes : 0;
-        memset(memory, 0xa5, MOST_EVENT_BYTES);
         for (size_t i = 0; i < event.bytes && (event.from == -1 || event.from == p->rank); i++)
             memory[own + i] = byte_of(e, p->rank, i);
     }
 }
 
-/* Some bytes after those of the event are untouched too. */
+/* What this rank has no part in, and the margins, are untouched. */
 static int check_events(const struct program *p) {
     for (int e = 0; e < EVENTS; e++) {
         struct event event = event_of(e);
-        const unsigned char *memory = p->host + (size_t)e * MOST_EVENT_BYTES;
+        const unsigned char *memory = p->host + places[e];
         bool has_part = event.from == -1 || event.from == p->rank || event.to == p->rank;
         size_t bytes = !has_part ? 0 : event.from == -1 ? event.bytes * (size_t)n_ranks : event.bytes;
-        for (size_t i = 0; i < ot_min(bytes + 64, MOST_EVENT_BYTES); i++) {
+        for (size_t i = 0; i < bytes + MARGIN; i++) {
             int want = i >= bytes         ? 0xa5
                        : event.from == -1 ? byte_of(e, (int)(i / event.bytes), i % event.bytes)
                                           : byte_of(e, event.from, i);
@@ -105,7 +114,6 @@ static int check_events(const struct program *p) {
 
 int random_transfers_run(struct ot_comm *comm, struct ot_device *device, struct ot_lane *lane,
                          uint64_t given_seed) {
-    const size_t bytes = (size_t)EVENTS * MOST_EVENT_BYTES;
     struct program p = {.comm = comm, .lane = lane, .rank = ot_comm_rank(comm)};
     const size_t staging_bytes =
         ot_max(ot_comm_staging_bytes(comm, MOST_EVENT_BYTES),
@@ -114,6 +122,8 @@ int random_transfers_run(struct ot_comm *comm, struct ot_device *device, struct 
     int rc;
     seed = given_seed;
     n_ranks = ot_comm_ranks(comm);
+    find_places();
+    const size_t bytes = places[EVENTS];
     OT_TRY_GOTO(ot_device_alloc_pinned(device, bytes, "events", (void **)&p.host), rc, out);
     OT_TRY_GOTO(ot_device_alloc(device, bytes, "events", (void **)&p.device), rc, out);
     OT_TRY_GOTO(ot_device_alloc_pinned(device, staging_bytes, "staging", &staging), rc, out);

@@ -56,8 +56,8 @@ static void await_go(int wanted) {
 static uint64_t seed;
 
 static int run_program(struct ot_world *world) {
-    struct seat s;
-    int rc = open_here(world, &s);
+    struct seat s; /* without memory for parts: the program brings its own */
+    int rc = open_seat(world, api, &ot_comm_tcp_transfers, timeout_seconds, 1, &s);
     if (rc == 0)
         rc = random_transfers_run(s.comm, s.device, s.lane, seed);
     close_seat(&s);
