@@ -300,7 +300,7 @@ static int64_t index_of(const struct ot_engine *en, const struct ot_task *task, 
     return ot_layout_index(&en->layout, &en->chain, &en->plan, buffer, task->slab, first);
 }
 
-/* Finished gradients of parameters below this one go to task->to, the others to task->stage. */
+/* Finished gradients of parameters below this one go to task->to, the others to task->via. */
 static int64_t finish_border(const struct ot_engine *en, const struct ot_task *task) {
     struct ot_tile_span stays = ot_slab_waiting_on_gpu(&en->chain, &en->plan, task->slab);
     return stays.first + stays.n;
@@ -308,7 +308,7 @@ static int64_t finish_border(const struct ot_engine *en, const struct ot_task *t
 
 /* The place of finished gradients from parameter `first` on; NULL: they stay in the sum. */
 static void *finished_at(const struct ot_engine *en, const struct ot_task *task, int64_t first) {
-    int to = first < finish_border(en, task) ? task->to : task->stage;
+    int to = first < finish_border(en, task) ? task->to : task->via;
     if (to == OT_NO_BUFFER || to == task->from)
         return NULL;
     return (char *)ot_engine_at(en, to) +

@@ -397,7 +397,7 @@ int ot_engine_drain(struct ot_engine *en) {
 }
 
 bool ot_engine_is_stuck(const struct ot_engine *en) {
-    return en->stages.stuck || (en->executor && ot_executor_is_stuck(en->executor));
+    return en->staging.stuck || (en->executor && ot_executor_is_stuck(en->executor));
 }
 
 bool ot_engine_is_consistent(struct ot_engine *en) {

@@ -57,7 +57,7 @@ struct ot_engine_config {
     const struct ot_store_config *store;
     const struct ot_topology *topology; /* for binding threads; outlives the engine; NULL: do not bind */
     uint64_t delay_seed;                /* test seam: if not 0, random delays in the executor's threads */
-    bool poisons_parts;   /* test seam: NaNs in the parts of a slot that are not fetched (engine/stage.c) */
+    bool poisons_parts;   /* test seam: NaNs in the parts of a slot that are not fetched (engine/staging.c) */
     double stall_seconds; /* after this long without progress the watchdog logs each lane's task; 0: 60 s */
     double stall_limit_seconds; /* and after this long the engine is stuck; 0: 600 s */
     /* With clipping: skip steps whose loss exceeds its running mean by more than this number of standard

@@ -1,5 +1,5 @@
-/* Declarations that the files of the engine share (engine.c, tasks.c, stage.c, decide.c, shadow.c,
- * diagnose.c, nvme.c, stage.c, params.c, rank_tasks.c, snapshot_copy.c). Internal to offload/. */
+/* Declarations that the files of the engine share (engine.c, tasks.c, staging.c, decide.c, shadow.c,
+ * diagnose.c, nvme.c, staging.c, params.c, rank_tasks.c, snapshot_copy.c). Internal to offload/. */
 #ifndef OT_OFFLOAD_ENGINE_ENGINE_STATE_H
 #define OT_OFFLOAD_ENGINE_ENGINE_STATE_H
 
@@ -53,24 +53,24 @@ struct ot_engine_shadows {
     struct ot_shadow_usage usage;
 };
 
-/* Staging (stage.c): extents on nvme in host memory between steps, so that the driver can read and change
+/* Staging (staging.c): extents on nvme in host memory between steps, so that the driver can read and change
  * them. */
 enum { OT_STAGED_STATE, OT_STAGED_WEIGHTS, OT_STAGED_FROZEN, OT_STAGED_KINDS };
 enum { OT_MOST_STAGED = 8 }; /* extents of a kind: enough writes in flight for a deep queue of the disk */
 
 struct ot_engine_staged {
-    struct ot_engine_stages *stages; /* all staged extents, with this one */
-    int extent;                      /* -1: none */
-    bool changed;                    /* changed since it was read or written */
+    struct ot_engine_staging *staging; /* all staged extents, with this one */
+    int extent;                        /* -1: none */
+    bool changed;                      /* changed since it was read or written */
     char *memory;
-    /* protected by the mutex of the stages: */
+    /* protected by the mutex of the staging: */
     bool moves;            /* a transfer is under way; the driver leaves the memory alone */
     struct ot_error error; /* the last transfer's */
 };
 
 /* All staged extents. They are a member of the engine because a transfer may outlive the wait for it: see
  * ot_engine_is_stuck. */
-struct ot_engine_stages {
+struct ot_engine_staging {
     struct ot_engine_staged slots[OT_STAGED_KINDS][OT_MOST_STAGED];
     int last[OT_STAGED_KINDS]; /* the slot that was staged last: no transfer moves it */
     pthread_mutex_t mutex;
@@ -95,7 +95,7 @@ struct ot_engine {
     bool one_copy_is_read;              /* a forward pass alone has read it since the last step */
     struct ot_store *store;             /* NULL: the plan has nothing on nvme */
     struct ot_store_piece *slab_pieces; /* pieces of one slab's weights, for the nvme_read lane */
-    struct ot_engine_stages stages;     /* initialised if `store` is not NULL */
+    struct ot_engine_staging staging;   /* initialised if `store` is not NULL */
     /* Several threads may put segments at the same time (params.c): taken for all but copies in host memory.
      */
     pthread_mutex_t putting;
@@ -191,7 +191,7 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
 /* Runs a task of the comm lane, or one that prepares or ends it (engine/rank_tasks.c). */
 void ot_engine_run_rank_task(struct ot_engine *engine, const struct ot_task *task, int64_t step,
                              struct ot_lane *lane);
-/* Weights and the choice of parts (engine/stage.c). Runs a FETCH, a DECODE, and a USED_OUT. choice: returns
+/* Weights and the choice of parts (engine/staging.c). Runs a FETCH, a DECODE, and a USED_OUT. choice: returns
  * the place for the choice of a forward's first half; clears it for the first micro-batch. */
 void ot_engine_fetch(struct ot_engine *engine, const struct ot_task *task, int64_t step,
                      struct ot_lane *lane);
@@ -258,9 +258,9 @@ void ot_engine_close_store(struct ot_engine *engine); /* does nothing if there i
 void ot_engine_start_task(void *context, const struct ot_task *task, int64_t step, ot_task_done_fn done,
                           void *arg);
 
-/* Staging (engine/stage.c). Open it after the store, close it after the store. */
-void ot_engine_open_stages(struct ot_engine *engine);
-void ot_engine_close_stages(struct ot_engine *engine);
+/* Staging (engine/staging.c). Open it after the store, close it after the store. */
+void ot_engine_open_staging(struct ot_engine *engine);
+void ot_engine_close_staging(struct ot_engine *engine);
 /* Between steps: brings an extent into host memory. *out is valid until another extent of the same kind is
  * staged or a step starts; the caller sets `changed` if it changes the content. Errors: OT_E_IO, OT_E_STALL;
  * also if an earlier extent could not be written back. */

@@ -1,4 +1,4 @@
-/* The engine's use of nvme while steps run: opening the store, and tasks of the nvme lanes. stage.c has the
+/* The engine's use of nvme while steps run: opening the store, and tasks of the nvme lanes. staging.c has the
  * use between steps. */
 #include <stdlib.h>
 
@@ -37,7 +37,7 @@ int ot_engine_open_store(struct ot_engine *en, const struct ot_store_config *con
     int rc = ot_store_open(&own, &en->store);
     free(order);
     OT_TRY(rc);
-    ot_engine_open_stages(en);
+    ot_engine_open_staging(en);
     return 0;
 }
 
@@ -45,7 +45,7 @@ void ot_engine_close_store(struct ot_engine *en) {
     if (!en->store)
         return;
     ot_store_close(en->store);
-    ot_engine_close_stages(en);
+    ot_engine_close_staging(en);
 }
 
 /* ---- tasks ---- */
@@ -77,7 +77,7 @@ static int slab_pieces(struct ot_engine *en, const struct ot_task *task, int64_t
 
 /* Lists the parts of a tile that the task moves, with their addresses in the tile's slot. */
 static int tile_pieces(struct ot_engine *en, const struct ot_task *task, struct ot_store_piece *pieces) {
-    char *slot = ot_engine_at(en, task->stage);
+    char *slot = ot_engine_at(en, task->via);
     int n = 0, off_gpu = task->tile - en->plan.slabs[task->slab].tiles[OT_TILE_GPU];
     if (task->state != OT_NO_BUFFER)
         pieces[n++] = (struct ot_store_piece){extent_of(en, task->state, off_gpu), slot};
@@ -110,7 +110,7 @@ void ot_engine_start_task(void *context, const struct ot_task *task, int64_t ste
         done(arg, NULL);
         return;
     }
-    if (task->stage != OT_NO_BUFFER) {
+    if (task->via != OT_NO_BUFFER) {
         n = tile_pieces(en, task, few);
     } else if (task->block >= 0 || task->tile >= 0) {
         few[0] = only_piece(en, task);

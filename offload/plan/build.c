@@ -116,7 +116,7 @@ static void set_slots(const struct ot_chain *chain, const struct ot_plan_request
                                              : sums;
         bool both = edge && plan->shard.world && tied; /* both uses cross (plan.h) */
         plan->exchange_slots[k] = !moves || !ot_plan_exchanges(plan) ? 0 : 1 + both;
-        plan->stage_slots[k] = !moves || chain->dtype == OT_F32 ? 0 : edge || c->slots == 1 ? 1 : 2;
+        plan->grad_out_slots[k] = !moves || chain->dtype == OT_F32 ? 0 : edge || c->slots == 1 ? 1 : 2;
     }
     plan->state_slots = wanted_state_slots(plan, c->slots);
 }
@@ -233,7 +233,7 @@ uint64_t ot_plan_print(const struct ot_plan *p) {
     }
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         hash = ot_mix(ot_mix(hash, p->weight_slots[k]), p->host_weight_slots[k]);
-        hash = ot_mix(ot_mix(ot_mix(hash, p->grad_slots[k]), p->stage_slots[k]), p->encoded_slots[k]);
+        hash = ot_mix(ot_mix(ot_mix(hash, p->grad_slots[k]), p->grad_out_slots[k]), p->encoded_slots[k]);
     }
     hash = ot_mix(ot_mix(ot_mix(hash, p->state_slots), p->tile_slots), p->host_activation_slots);
     hash = ot_mix(ot_mix(hash, p->host_grad_slots), p->fetch_used);

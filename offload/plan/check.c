@@ -241,7 +241,7 @@ static int check_kept(const struct ot_chain *chain, const struct ot_plan *plan) 
 
 int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
     bool weights[OT_SLOT_KINDS], encoded[OT_SLOT_KINDS];
-    bool grads[OT_SLOT_KINDS], stages[OT_SLOT_KINDS], exchanges[OT_SLOT_KINDS];
+    bool grads[OT_SLOT_KINDS], grads_out[OT_SLOT_KINDS], exchanges[OT_SLOT_KINDS];
     OT_TRY(check_shape(chain, plan));
     OT_TRY(ot_chain_check_parts(chain));
     OT_TRY(check_shard(chain, plan));
@@ -256,14 +256,14 @@ int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
         encoded[k] = all[1] >> k & 1;
         grads[k] = all[2] >> k & 1;
         bool moves = all[3] >> k & 1;
-        stages[k] = moves && chain->dtype != OT_F32;
+        grads_out[k] = moves && chain->dtype != OT_F32;
         exchanges[k] = moves && ot_plan_exchanges(plan);
     }
     OT_TRY(check_slots("weights", plan->weight_slots, weights, OT_PLAN_MAX_SLOTS));
     OT_TRY(check_slots("encoded weights", plan->encoded_slots, encoded, OT_PLAN_MAX_SLOTS));
     OT_TRY(check_slots("gradients", plan->grad_slots, grads, chain->n_slabs + 1 + OT_SHARD_WORLD_GROUPS));
     OT_TRY(check_slots("gradients of other ranks", plan->exchange_slots, exchanges, OT_PLAN_MAX_SLOTS));
-    OT_TRY(check_slots("gradients on their way out", plan->stage_slots, stages, OT_PLAN_MAX_SLOTS));
+    OT_TRY(check_slots("gradients on their way out", plan->grad_out_slots, grads_out, OT_PLAN_MAX_SLOTS));
     if (plan->train && plan->activations != OT_HOME_GPU && plan->activation_slots < 1)
         return ot_fail(OT_E_USAGE, "plan: activations live on the %s, but there is no device slot for them",
                        ot_tier_name((enum ot_tier)plan->activations));

@@ -64,7 +64,7 @@ struct ot_layout {
     struct ot_buffer *buffers;
     struct ot_slab_buffers *slabs; /* [n_slabs] */
     /* as many as the plan says */
-    int *weight_slots[OT_SLOT_KINDS], *grad_slots[OT_SLOT_KINDS], *stage_slots[OT_SLOT_KINDS];
+    int *weight_slots[OT_SLOT_KINDS], *grad_slots[OT_SLOT_KINDS], *grad_out_slots[OT_SLOT_KINDS];
     /* Room for the gradients of one share from every rank, in fp32. If they cross in the chain's dtype, it
      * holds the sent ones, then the received ones. */
     int *exchange_slots[OT_SLOT_KINDS];

@@ -234,7 +234,7 @@ void ot_layout_free(struct ot_layout *layout) {
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         free(layout->weight_slots[k]);
         free(layout->grad_slots[k]);
-        free(layout->stage_slots[k]);
+        free(layout->grad_out_slots[k]);
         free(layout->host_weight_slots[k]);
         free(layout->exchange_slots[k]);
         free(layout->encoded_slots[k]);

@@ -294,9 +294,9 @@ static void add_slots(struct ot_layout_maker *mk) {
                                                           at->tiles, plan->host_weight_slots[k]);
         layout->grad_slots[k] =
             ot_layout_add_many(mk, OT_TIER_GPU, "gradient slots", sums, plan->grad_slots[k]);
-        layout->stage_slots[k] =
+        layout->grad_out_slots[k] =
             ot_layout_add_held(mk, OT_TIER_GPU, "gradient slots", weight_bytes(mk->chain, at->held_params), 1,
-                               plan->stage_slots[k]);
+                               plan->grad_out_slots[k]);
         layout->exchange_slots[k] =
             ot_layout_add_many(mk, OT_TIER_GPU, "exchange slots", sums, plan->exchange_slots[k]);
     }

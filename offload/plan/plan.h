@@ -1,6 +1,6 @@
-/* A plan decides where every slab lives, how many slots stage data that is not resident, and how a step is
- * cut into micro-batches and tiles. A schedule is made from a model and its plan. The plan's ledger names
- * every byte on every tier before anything is allocated.
+/* A plan decides where every slab lives, how many slots hold data that is not resident while it is used, and
+ * how a step is cut into micro-batches and tiles. A schedule is made from a model and its plan. The plan's
+ * ledger names every byte on every tier before anything is allocated.
  *
  * HOMES. The weights of a slab have one of three homes. On the device they need no slot. From the host they
  * are copied to a device slot for each use. From nvme (store.h) they are read into a host slot and copied to
@@ -272,7 +272,7 @@ struct ot_plan {
     bool fetch_used; /* slabs with parts, in all passes: see used_parts.h */
     bool keep_grads; /* test seam: see ot_engine_get_grad */
     /* 0: nothing passes through such a slot */
-    int weight_slots[OT_SLOT_KINDS], grad_slots[OT_SLOT_KINDS], stage_slots[OT_SLOT_KINDS];
+    int weight_slots[OT_SLOT_KINDS], grad_slots[OT_SLOT_KINDS], grad_out_slots[OT_SLOT_KINDS];
     int encoded_slots[OT_SLOT_KINDS];  /* for the bytes of encoded slabs that are not resident */
     int exchange_slots[OT_SLOT_KINDS]; /* for the gradients that other ranks send */
     int state_slots;                   /* for the stream engine; one tile each */

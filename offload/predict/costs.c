@@ -164,7 +164,7 @@ static double finish_bytes(const struct context *c, const struct ot_task *task) 
     int64_t stays = ot_slab_waiting_on_gpu(c->chain, c->plan, task->slab).n;
     if (task->to != OT_NO_BUFFER && task->to != task->from)
         rounded += stays;
-    if (task->stage != OT_NO_BUFFER)
+    if (task->via != OT_NO_BUFFER)
         rounded += n - stays;
     return sum_bytes(n, 1) + weight_bytes(c, rounded);
 }

@@ -66,7 +66,7 @@ struct ot_program {
     int look_ahead; /* the number of needs to look at, from next_need on */
     struct ot_visit *visits;
     struct ot_need *needs;
-    struct ot_ring weights[OT_SLOT_KINDS], grads[OT_SLOT_KINDS], stages[OT_SLOT_KINDS];
+    struct ot_ring weights[OT_SLOT_KINDS], grads[OT_SLOT_KINDS], grads_out[OT_SLOT_KINDS];
     struct ot_ring encoded[OT_SLOT_KINDS];
     struct ot_ring exchanges[OT_SLOT_KINDS];    /* owner: a use of a slab */
     struct ot_ring host_weights[OT_SLOT_KINDS]; /* owner: the slab whose current weights are in the slot */

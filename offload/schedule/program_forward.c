@@ -72,7 +72,7 @@ int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const st
         OT_TRY(p->rc = ot_ring_open(&p->weights[k], layout->weight_slots[k], plan->weight_slots[k]));
         OT_TRY(p->rc = ot_ring_open(&p->encoded[k], layout->encoded_slots[k], plan->encoded_slots[k]));
         OT_TRY(p->rc = ot_ring_open(&p->grads[k], layout->grad_slots[k], plan->grad_slots[k]));
-        OT_TRY(p->rc = ot_ring_open(&p->stages[k], layout->stage_slots[k], plan->stage_slots[k]));
+        OT_TRY(p->rc = ot_ring_open(&p->grads_out[k], layout->grad_out_slots[k], plan->grad_out_slots[k]));
         OT_TRY(p->rc = ot_ring_open(&p->exchanges[k], layout->exchange_slots[k], plan->exchange_slots[k]));
         OT_TRY(p->rc = ot_ring_open(&p->host_weights[k], layout->host_weight_slots[k],
                                     plan->host_weight_slots[k]));
@@ -103,7 +103,7 @@ int ot_program_close(struct ot_program *p) {
         ot_ring_close(&p->weights[k]);
         ot_ring_close(&p->encoded[k]);
         ot_ring_close(&p->grads[k]);
-        ot_ring_close(&p->stages[k]);
+        ot_ring_close(&p->grads_out[k]);
         ot_ring_close(&p->host_weights[k]);
         ot_ring_close(&p->exchanges[k]);
     }

@@ -83,7 +83,7 @@ static void move_part(struct ot_program *p, struct ot_task *task, int extents, i
 static void move_tile(struct ot_program *p, struct ot_task *task, int slot, bool state, bool weights,
                       int version) {
     const struct ot_slab_buffers *b = &p->layout->slabs[task->slab];
-    task->stage = slot;
+    task->via = slot;
     if (state) {
         task->state = b->state_nvme;
         move_part(p, task, b->state_nvme, state_tile(p, task->slab, task->tile), slot, SLOT_STATE,
@@ -103,7 +103,7 @@ static struct ot_tag grad_tag(int slab, int tile, int version) {
 static void read_grads(struct ot_program *p, int slab, int tile, int slot, int version) {
     int home = p->layout->slabs[slab].grad_nvme;
     struct ot_task *task = ot_program_tile_task(p, OT_TASK_NVME_READ, OT_LANE_NVME_READ, slab, tile);
-    task->stage = slot;
+    task->via = slot;
     task->grads[0] = home;
     move_part(p, task, home, state_tile(p, slab, tile), slot, SLOT_GRADS, grad_tag(slab, tile, version));
 }

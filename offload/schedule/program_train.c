@@ -289,39 +289,39 @@ static bool grads_leave(const struct ot_program *p, int slab) {
 
 /* The slot for the rounded gradients that leave the device. fp32 gradients need none: they are copied from
  * the sum. */
-static int stage_for(struct ot_program *p, int slab) {
-    struct ot_ring *stages = &p->stages[ot_slab_slot_kind(p->chain, slab)];
+static int slot_out_for(struct ot_program *p, int slab) {
+    struct ot_ring *slots = &p->grads_out[ot_slab_slot_kind(p->chain, slab)];
     if (!grads_leave(p, slab) || p->chain->dtype == OT_F32)
         return OT_NO_BUFFER;
-    int stage = ot_ring_victim(stages, NULL, 0);
-    stages->last[stage] = p->schedule->n_tasks;
-    return stages->buffers[stage];
+    int slot = ot_ring_victim(slots, NULL, 0);
+    slots->last[slot] = p->schedule->n_tasks;
+    return slots->buffers[slot];
 }
 
 /* Takes the squared norm of a complete sum and rounds it to the storage dtype: into one buffer for tiles that
- * wait on the device, and into a stage for the other tiles. Returns the buffer from which these leave. */
+ * wait on the device, and into a slot for the other tiles. Returns the buffer from which these leave. */
 static int finish_grad(struct ot_program *p, int slab, int sum, struct ot_tag complete) {
-    int stage = stage_for(p, slab);
+    int out = slot_out_for(p, slab);
     int norms = ot_plan_is_sharded(p->plan) ? p->layout->results_gpu : p->layout->all_results;
     struct ot_task *task = ot_program_task(p, OT_TASK_GRAD_FINISH, OT_LANE_COMPUTE);
     task->slab = slab;
     task->from = sum;
     task->to = p->layout->slabs[slab].grad_gpu;
-    task->stage = stage;
+    task->via = out;
     task->state = norms;
     ot_program_update(p, task, sum, complete, sum_tag(p, slab));
     if (task->to != OT_NO_BUFFER && task->to != sum)
         ot_program_write(p, task, task->to, ot_tag(OT_CONTENT_GRAD, slab, 0, 0));
-    if (stage != OT_NO_BUFFER)
-        ot_program_write(p, task, stage, ot_tag(OT_CONTENT_GRAD, slab, 0, 0));
+    if (out != OT_NO_BUFFER)
+        ot_program_write(p, task, out, ot_tag(OT_CONTENT_GRAD, slab, 0, 0));
     ot_program_write(p, task, norms, ot_tag(OT_CONTENT_RESULT, slab, 0, 0));
     ot_program_narrow(task, slab, 1);
     if (p->plan->keep_grads)
         keep_grad(p, slab, sum);
-    return stage != OT_NO_BUFFER ? stage : sum;
+    return out != OT_NO_BUFFER ? out : sum;
 }
 
-/* from: the stage, or the sum in fp32. */
+/* from: the slot of gradients on their way out, or the sum in fp32. */
 static void grad_out(struct ot_program *p, int slab, int from) {
     if (p->layout->slabs[slab].grad_nvme != OT_NO_BUFFER) {
         ot_program_grads_to_nvme(p, slab, from);

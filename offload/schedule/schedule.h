@@ -194,7 +194,7 @@ struct ot_task {
     int frame;               /* SHADOW, UPDATE_CPU: the tile's frame (layout.h); -1: none */
     /* Buffers by role; OT_NO_BUFFER: none. For a parity pair, its first buffer. */
     int weights[OT_MAX_USES], grads[OT_MAX_USES];
-    int x, y, dxy, saved, from, to, state, stage, used;
+    int x, y, dxy, saved, from, to, state, via, used;
     enum ot_keep_level saved_level;        /* level that `saved` has, or that is copied */
     int tick, first_transfer, n_transfers; /* TRANSFER: its halves in the schedule */
     int n_deps;

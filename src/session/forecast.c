@@ -2,10 +2,11 @@
 
 #include <math.h>
 
-#include "offload/plan/stages.h"
-#include "offload/predict/planner_ranks.h"
 #include "offload/plan/slabs.h"
+#include "offload/plan/stages.h"
+#include "offload/predict/bound.h"
 #include "offload/predict/calibrate.h"
+#include "offload/predict/planner_ranks.h"
 #include "offload/predict/simulate.h"
 #include "offload/probe/comm_rates.h"
 #include "src/base/clock.h"
@@ -86,8 +87,8 @@ static int choose_of_ranks(struct ot_session *s, struct ot_plan_request *request
 }
 
 /* If all is resident, a measurement never chooses the micro-batch, which changes the bits: ot_plan_make has
- * taken the largest that fits. If products are computed again, the planner looks for other rounds or homes.
- * If not, nothing is left to choose. */
+ * taken the largest that fits. If something is computed again, the planner looks for other levels, rounds or
+ * homes. If not, nothing is left to choose. */
 static int choose(struct ot_session *s, struct ot_plan_request *request, struct ot_planner_result *result) {
     struct ot_forecast *f = &s->plan.forecast;
     struct ot_plan_request fixed = *request;
@@ -96,7 +97,7 @@ static int choose(struct ot_session *s, struct ot_plan_request *request, struct 
         return choose_of_ranks(s, request, result);
     if (!is_resident(&s->plan.chosen))
         return ot_planner_choose(request, &f->costs, result);
-    if (ot_plan_repeats_products(request->chain, &s->plan.chosen)) {
+    if (ot_plan_repeated_seconds(request->chain, &s->plan.chosen, &f->costs) > 0) {
         fixed.micro_sequences = s->plan.chosen.micro_tokens / request->sequence_tokens;
         return ot_planner_choose(&fixed, &f->costs, result);
     }

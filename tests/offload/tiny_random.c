@@ -108,7 +108,7 @@ void tiny_randomise(struct tiny_run *run, uint64_t seed) {
         int more = PICK(2);
         if (k != OT_SLOT_SHARED) /* of these, the plan has what it needs */
             run->plan.grad_slots[k] = (edge ? 2 : 1) + more;
-        run->plan.stage_slots[k] = 1 + PICK(3);
+        run->plan.grad_out_slots[k] = 1 + PICK(3);
     }
     run->optimizer_threads = 1 + PICK(3);
     run->device_threads = 1 + PICK(2);

@@ -95,7 +95,8 @@ class Ends(program.ProgramTest):
             os.kill(children[victim], signal.SIGTERM)
             code, errors = self.await_end(parent, 60)
             self.assertEqual((code, errors), (program.STOPPED, []))
-            self.assertEqual(len(os.listdir(os.path.join(out, "checkpoints"))), 1)
+            names = os.listdir(os.path.join(out, "checkpoints"))
+            self.assertEqual(len(names), 1, names)
             self.assertFalse(os.path.exists(os.path.join(out, "model.safetensors")))
 
     def test_a_run_that_saves_nothing_stops_as_one_rank_does(self):

@@ -156,7 +156,7 @@ static void randomise(struct tiny_run *run, uint64_t seed) {
         bool edge = ot_slot_kind_is_edge(k);
         run->plan.weight_slots[k] = (edge ? 2 : 1) + PICK(3);
         run->plan.grad_slots[k] = (edge ? 2 : 1) + PICK(2);
-        run->plan.stage_slots[k] = 1 + PICK(3);
+        run->plan.grad_out_slots[k] = 1 + PICK(3);
     }
     run->optimizer_threads = 1 + PICK(3);
     run->device_threads = 1 + PICK(2);

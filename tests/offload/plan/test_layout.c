@@ -305,8 +305,8 @@ static void slots_are_the_largest_slabs(void **state) {
     struct ot_layout l;
     open_uneven(&u);
     for (int k = 0; k < OT_SLOT_KINDS; k++)
-        u.plan.weight_slots[k] = u.plan.grad_slots[k] = u.plan.stage_slots[k] = u.plan.host_weight_slots[k] =
-            1;
+        u.plan.weight_slots[k] = u.plan.grad_slots[k] = u.plan.grad_out_slots[k] =
+            u.plan.host_weight_slots[k] = 1;
     const struct ot_buffer *buffers = make(&u, &l);
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         size_t params = (size_t)largest[k] * TILE;
@@ -315,7 +315,7 @@ static void slots_are_the_largest_slabs(void **state) {
         assert_int_equal(buffers[l.host_weight_slots[k][0]].bytes, params * 2);
         assert_int_equal(buffers[l.host_weight_slots[k][0]].n_tiles, largest[k]);
         assert_int_equal(buffers[l.grad_slots[k][0]].bytes, params * 4);
-        assert_int_equal(buffers[l.stage_slots[k][0]].bytes, params * 2);
+        assert_int_equal(buffers[l.grad_out_slots[k][0]].bytes, params * 2);
     }
     ot_layout_free(&l);
 }

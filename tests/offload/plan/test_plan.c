@@ -50,10 +50,10 @@ static int residency_rank(const struct ot_plan *plan) {
  * more. */
 static int compare_speed(const struct ot_plan *a, const struct ot_plan *b) {
     int64_t of_a[] = {residency_rank(a), a->micro_tokens,
-                      -a->activations,   a->stage_slots[OT_SLOT_LAYER],
+                      -a->activations,   a->grad_out_slots[OT_SLOT_LAYER],
                       count_resident(a), ot_plan_kept_blocks(a, OT_TIER_COUNT)};
     int64_t of_b[] = {residency_rank(b), b->micro_tokens,
-                      -b->activations,   b->stage_slots[OT_SLOT_LAYER],
+                      -b->activations,   b->grad_out_slots[OT_SLOT_LAYER],
                       count_resident(b), ot_plan_kept_blocks(b, OT_TIER_COUNT)};
     for (int i = 0; i < 6; i++)
         if (of_a[i] != of_b[i])
@@ -379,7 +379,7 @@ static void contradictions_are_seen(void **state) {
     REFUSED(weight_slots[OT_SLOT_LAYER], 0, "no layer slot");
     REFUSED(weight_slots[OT_SLOT_EDGE], OT_PLAN_MAX_SLOTS + 1, "9 edge slots");
     REFUSED(grad_slots[OT_SLOT_EDGE], 0, "gradients need a slot");
-    REFUSED(stage_slots[OT_SLOT_LAYER], -1, "gradients on their way out");
+    REFUSED(grad_out_slots[OT_SLOT_LAYER], -1, "gradients on their way out");
     REFUSED(activation_slots, 0, "there is no device slot for them");
     REFUSED(kept[OT_TIER_GPU].blocks, f.layers + 1, "13 of the 12 middle blocks");
     REFUSED(tile_params, OT_SLAB_ALIGN_PARAMS + 1, "invalid sizes");

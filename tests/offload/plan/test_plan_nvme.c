@@ -359,7 +359,7 @@ static void extents_lie_as_a_step_uses_them(void **state) {
         const struct ot_task *task = &schedule.tasks[t];
         if (task->kind == OT_TASK_NVME_WRITE && task->block >= 0 && task->micro < layout.places)
             use(&boundaries, layout.buffers[task->to].first_extent);
-        if (task->kind == OT_TASK_NVME_WRITE && task->tile >= 0 && task->stage == OT_NO_BUFFER)
+        if (task->kind == OT_TASK_NVME_WRITE && task->tile >= 0 && task->via == OT_NO_BUFFER)
             use(&grads, layout.buffers[task->to].first_extent + task->tile);
     }
     assert_true(tiles > plan.n_slabs);

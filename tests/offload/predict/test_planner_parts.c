@@ -166,7 +166,7 @@ static void each_difference_makes_a_new_plan(void **state) {
     int *counts[] = {&p.state_slots,     &p.tile_slots,       &p.host_activation_slots,
                      &p.host_grad_slots, &p.activation_slots, &p.kept_slots,
                      &p.first_round,     &p.round_micro,      &p.shadow_frames};
-    int *lists[] = {p.weight_slots, p.host_weight_slots, p.grad_slots, p.stage_slots, p.encoded_slots};
+    int *lists[] = {p.weight_slots, p.host_weight_slots, p.grad_slots, p.grad_out_slots, p.encoded_slots};
     int n = 0;
     assert_non_null(seen);
 #define NEW(change)                                                                                          \

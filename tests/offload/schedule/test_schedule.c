@@ -365,7 +365,7 @@ static int count_early_reuse(const struct ot_schedule *schedule, enum ot_task_ki
             break; /* weights that forward left are used first */
         if (!is_layers(task, kind))
             continue;
-        int buffer = sums ? task->from : kind == OT_TASK_GRAD_FINISH ? task->stage : task->to;
+        int buffer = sums ? task->from : kind == OT_TASK_GRAD_FINISH ? task->via : task->to;
         for (int i = seen - slots + 1; i < seen; i++)
             early += i >= 0 && last[i] == buffer;
         last[seen++] = buffer;
@@ -383,7 +383,7 @@ static void slots_take_turns(void **state) {
         tiny_defaults(&m.run, LAYERS, false, OT_BF16);
         tiny_plan(&m.run, OT_HOME_NVME, OT_HOME_HOST, OT_HOME_GPU, 2);
         m.run.plan.host_weight_slots[OT_SLOT_LAYER] = slots;
-        m.run.plan.stage_slots[OT_SLOT_LAYER] = slots;
+        m.run.plan.grad_out_slots[OT_SLOT_LAYER] = slots;
         m.run.plan.grad_slots[OT_SLOT_LAYER] = slots;
         tiny_finish(&m.run);
         tiny_schedule_make(&m);

@@ -29,7 +29,7 @@ static ssize_t disk_write(void *context, int fd, const void *memory, size_t byte
 }
 
 /* A run whose weights and state are in small tiles on nvme. */
-struct stage {
+struct staging {
     struct tiny_run run;
     struct tiny_engine tiny;
     struct disk disk;
@@ -38,8 +38,8 @@ struct stage {
     int64_t n;
 };
 
-static void open_stage(struct stage *s, int tile_slots, enum ot_io_choice io) {
-    *s = (struct stage){.disk = {.calls = ot_io_system}};
+static void open_staging(struct staging *s, int tile_slots, enum ot_io_choice io) {
+    *s = (struct staging){.disk = {.calls = ot_io_system}};
     s->disk.calls.context = &s->disk;
     s->disk.calls.pwrite = disk_write;
     tiny_defaults(&s->run, 2, false, OT_BF16);
@@ -59,20 +59,20 @@ static void open_stage(struct stage *s, int tile_slots, enum ot_io_choice io) {
     }
 }
 
-static void close_stage(struct stage *s) {
+static void close_staging(struct staging *s) {
     tiny_close(&s->tiny);
     ot_plan_free(&s->run.plan);
     for (int kind = 0; kind < 3; kind++)
         free(s->values[kind]);
 }
 
-static int set(struct stage *s, enum ot_slab_kind kind, int64_t first, int64_t n, uint64_t seed) {
+static int set(struct staging *s, enum ot_slab_kind kind, int64_t first, int64_t n, uint64_t seed) {
     for (int64_t i = first; i < first + n; i++)
         s->values[kind][i] = (float)ot_random_unit(seed, (uint64_t)kind, (uint64_t)i);
     return ot_engine_set(s->tiny.engine, kind, s->slab, first, n, s->values[kind] + first);
 }
 
-static void check_range(const struct stage *s, enum ot_slab_kind kind, int64_t first, int64_t n) {
+static void check_range(const struct staging *s, enum ot_slab_kind kind, int64_t first, int64_t n) {
     float *got = malloc((size_t)n * sizeof *got);
     assert_non_null(got);
     check_ok(ot_engine_get(s->tiny.engine, kind, s->slab, first, n, got));
@@ -80,7 +80,7 @@ static void check_range(const struct stage *s, enum ot_slab_kind kind, int64_t f
     free(got);
 }
 
-static void check_all(const struct stage *s) {
+static void check_all(const struct staging *s) {
     for (int kind = 0; kind < 3; kind++)
         check_range(s, (enum ot_slab_kind)kind, 0, s->n);
 }
@@ -88,8 +88,8 @@ static void check_all(const struct stage *s) {
 static void a_get_returns_what_was_set(void **state) {
     (void)state;
     for (int slots = 1; slots <= 10; slots += 3) {
-        struct stage s;
-        open_stage(&s, slots, slots & 1 ? OT_IO_POOL : OT_IO_URING);
+        struct staging s;
+        open_staging(&s, slots, slots & 1 ? OT_IO_POOL : OT_IO_URING);
         for (uint64_t i = 0; i < 200; i++) {
             uint64_t at = 4 * i;
             enum ot_slab_kind kind = (enum ot_slab_kind)ot_random_below(1, (uint64_t)slots, at, 3);
@@ -103,16 +103,16 @@ static void a_get_returns_what_was_set(void **state) {
         }
         check_ok(ot_engine_unstage(s.tiny.engine));
         check_all(&s);
-        close_stage(&s);
+        close_staging(&s);
     }
 }
 
 /* No write ends, and the driver goes on to the next tiles, as long as there are slots. */
 static void the_driver_does_not_wait_for_writes(void **state) {
     (void)state;
-    struct stage s;
+    struct staging s;
     enum { TILES = 4 };
-    open_stage(&s, TILES, OT_IO_POOL);
+    open_staging(&s, TILES, OT_IO_POOL);
     check_ok(ot_engine_unstage(s.tiny.engine));
     s.disk.holds = true;
     for (int tile = 0; tile < TILES; tile++)
@@ -123,15 +123,15 @@ static void the_driver_does_not_wait_for_writes(void **state) {
     assert_true(s.disk.held > 0);
     s.disk.holds = false;
     check_all(&s);
-    close_stage(&s);
+    close_staging(&s);
 }
 
 /* The failure is reported, and stays until the disk works again. Then all values are there. */
 static void a_failed_write_is_reported(void **state) {
     (void)state;
     for (int slots = 1; slots <= 4; slots += 3) {
-        struct stage s;
-        open_stage(&s, slots, OT_IO_POOL);
+        struct staging s;
+        open_staging(&s, slots, OT_IO_POOL);
         check_ok(ot_engine_unstage(s.tiny.engine));
         s.disk.fails = true;
         int rc = 0, tile = 0;
@@ -146,7 +146,7 @@ static void a_failed_write_is_reported(void **state) {
         check_ok(set(&s, OT_SLAB_V, 0, s.n, 10));
         check_ok(ot_engine_unstage(s.tiny.engine));
         check_all(&s);
-        close_stage(&s);
+        close_staging(&s);
     }
 }
 

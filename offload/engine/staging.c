@@ -18,30 +18,30 @@
 #include "src/base/error.h"
 #include "src/base/thread.h"
 
-void ot_engine_open_stages(struct ot_engine *en) {
-    struct ot_engine_stages *stages = &en->stages;
+void ot_engine_open_staging(struct ot_engine *en) {
+    struct ot_engine_staging *staging = &en->staging;
     for (int kind = 0; kind < OT_STAGED_KINDS; kind++)
         for (int i = 0; i < OT_MOST_STAGED; i++)
-            stages->slots[kind][i] = (struct ot_engine_staged){.stages = stages, .extent = -1};
-    ot_cond_init(&stages->ended);
-    pthread_mutex_init(&stages->mutex, NULL);
+            staging->slots[kind][i] = (struct ot_engine_staged){.staging = staging, .extent = -1};
+    ot_cond_init(&staging->ended);
+    pthread_mutex_init(&staging->mutex, NULL);
 }
 
-void ot_engine_close_stages(struct ot_engine *en) {
-    pthread_cond_destroy(&en->stages.ended);
-    pthread_mutex_destroy(&en->stages.mutex);
+void ot_engine_close_staging(struct ot_engine *en) {
+    pthread_cond_destroy(&en->staging.ended);
+    pthread_mutex_destroy(&en->staging.mutex);
 }
 
 /* ---- transfers ---- */
 
 static void on_ended(void *arg, const struct ot_error *error) {
     struct ot_engine_staged *staged = arg;
-    struct ot_engine_stages *stages = staged->stages;
-    pthread_mutex_lock(&stages->mutex);
+    struct ot_engine_staging *staging = staged->staging;
+    pthread_mutex_lock(&staging->mutex);
     staged->moves = false;
     staged->error = error ? *error : (struct ot_error){0};
-    pthread_cond_signal(&stages->ended);
-    pthread_mutex_unlock(&stages->mutex);
+    pthread_cond_signal(&staging->ended);
+    pthread_mutex_unlock(&staging->mutex);
 }
 
 static int fail_stuck(const struct ot_engine *en) {
@@ -62,17 +62,17 @@ static int start(struct ot_engine *en, bool write, int extent, struct ot_engine_
 
 /* Waits for the slot's transfer. Returns its error, once. */
 static int settle(struct ot_engine *en, struct ot_engine_staged *staged) {
-    struct ot_engine_stages *stages = &en->stages;
-    bool late = stages->stuck;
+    struct ot_engine_staging *staging = &en->staging;
+    bool late = staging->stuck;
     int64_t until = ot_clock_ns() + (int64_t)(1e9 * ceil(en->stall_limit_seconds));
-    pthread_mutex_lock(&stages->mutex);
+    pthread_mutex_lock(&staging->mutex);
     while (staged->moves && !late)
-        late = !ot_cond_wait_until(&stages->ended, &stages->mutex, until);
-    stages->stuck = stages->stuck || staged->moves;
+        late = !ot_cond_wait_until(&staging->ended, &staging->mutex, until);
+    staging->stuck = staging->stuck || staged->moves;
     struct ot_error error = staged->error;
     staged->error.code = 0;
-    pthread_mutex_unlock(&stages->mutex);
-    return stages->stuck ? fail_stuck(en) : ot_error_load(&error);
+    pthread_mutex_unlock(&staging->mutex);
+    return staging->stuck ? fail_stuck(en) : ot_error_load(&error);
 }
 
 static int write_back(struct ot_engine *en, struct ot_engine_staged *staged) {
@@ -106,9 +106,9 @@ static char *slot_memory(struct ot_engine *en, int kind, int slab, int i) {
 }
 
 int ot_engine_stage(struct ot_engine *en, int kind, int slab, int extent, struct ot_engine_staged **out) {
-    struct ot_engine_stages *stages = &en->stages;
-    struct ot_engine_staged *slots = stages->slots[kind];
-    int *last = &stages->last[kind], i = 0;
+    struct ot_engine_staging *staging = &en->staging;
+    struct ot_engine_staged *slots = staging->slots[kind];
+    int *last = &staging->last[kind], i = 0;
     if (slots[*last].extent != extent)
         OT_TRY(write_back(en, &slots[*last]));
     while (i < OT_MOST_STAGED && slots[i].extent != extent)
@@ -137,7 +137,7 @@ int ot_engine_unstage(struct ot_engine *en) {
         return 0;
     for (int kind = 0; kind < OT_STAGED_KINDS; kind++)
         for (int i = 0; i < OT_MOST_STAGED; i++) {
-            struct ot_engine_staged *staged = &en->stages.slots[kind][i];
+            struct ot_engine_staged *staged = &en->staging.slots[kind][i];
             int rc = flush(en, staged);
             if (rc < 0 && first.code == 0)
                 ot_error_save(&first, rc);
