@@ -59,7 +59,7 @@ enum { RING_COMMANDS = OT_LANE_MOST_COMMANDS };
 enum { EVENT_RECORDS = 16 };
 
 enum { SPIN_NS = 5000, LONGEST_DELAY_NS = 200000, CACHE_LINE = 64 };
-/* One of four commands is delayed, so that a lane sometimes runs ahead of one that it should wait for. */
+/* The lane delays one of so many commands. So it sometimes runs ahead of a lane that it should wait for. */
 enum { DELAY_ONE_OF = 4 };
 
 struct command {

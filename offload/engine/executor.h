@@ -12,10 +12,10 @@
  * hand a few tasks at a time to the store, which calls back. Every waiting thread is woken by the thread that
  * completes a task; no thread polls.
  *
- * THE WATCHDOG. If the driver waits and no task makes progress for stall_seconds, it logs the present task of
- * each lane. After stall_limit_seconds the executor is STUCK for good: every wait returns OT_E_STALL. A
- * thread that hangs in a system call cannot be ended, so close frees nothing, and all memory that tasks use
- * must stay valid. The caller can only end the process.
+ * THE WATCHDOG. If the driver waits and no task makes progress for stall_seconds, it logs the present task
+ * of each lane. The driver looks once a second. After stall_limit_seconds the executor is STUCK for good:
+ * every wait returns OT_E_STALL. A thread that hangs in a system call cannot be ended, so close frees
+ * nothing, and all memory that tasks use must stay valid. The caller can only end the process.
  *
  * Two steps may be in flight. ot_executor_submit of a third one blocks until the oldest is complete. One
  * thread, the driver, calls all public functions except where noted.

@@ -13,7 +13,8 @@ static void wake_lane(struct lane_thread *lt) {
         pthread_cond_signal(&lt->wake);
 }
 
-/* Wakes the lanes and the driver that wait for this task: it was enqueued, or it is done. */
+/* Wakes the lanes and the driver that wait for this task, which was enqueued or is done. With NO_TASK: wakes
+ * the driver, if it waits until the step has no pins. */
 static void wake_waiters(struct ot_executor *ex, const struct instance *in, int task) {
     const struct awaited *driver = &ex->driver_awaits;
     for (int l = 0; l < DEVICE_LANES; l++)

@@ -3,7 +3,8 @@
  * The comm lane runs in the listed order, and every rank must list the same operations in the same order. So
  * the order here follows from the chain, the shard mode, the rounds and the numbers of slots, and from
  * nothing else of the plan: not from homes, engines or tiles. With one copy (slabs.h) it also follows from
- * which weights are on the host. Stages have other operations on each rank (program_stages.c).
+ * which weights are on the host. A plan with stages has other operations on
+ * each rank (program_stages.c).
  *
  * A block's weights are gathered before the gradients of the block before it are exchanged: otherwise the
  * gather would wait for that block's backward.

@@ -324,7 +324,7 @@ static Cell *find_cells(Toucher *t, const void *at, size_t bytes, const Place &p
     return nullptr;
 }
 
-/* One store writes the mark: the CPU stalls where a load of eight bytes follows stores of two. */
+/* Writes the mark with one store: the CPU stalls where a load of eight bytes follows stores of two. */
 static inline Toucher toucher_of(Thread *thread, Access access) {
     uint16_t epoch = (uint16_t)thread->warp->epoch;
     uint16_t who = (uint16_t)(thread->number | Mark::LOW | Mark::HIGH);

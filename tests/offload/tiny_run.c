@@ -336,18 +336,20 @@ void tiny_read(const struct tiny_engine *tiny, struct tiny_result *result) {
     }
 }
 
-/* Collects m in small pieces, with other sizes of idle memory on every rank. */
+/* Collects m in small pieces, that of the first layer in the smallest, with other sizes of idle memory on
+ * every rank. */
 static void collect_slabs(const struct tiny_engine *tiny, struct tiny_result *result) {
     const struct ot_chain *chain = ot_model_chain(tiny->model);
     float *at = result->collected = calloc((size_t)result->n_values, sizeof *at);
     int rank = ot_comm_rank(tiny->comm), ranks = ot_comm_ranks(tiny->comm);
     size_t idle = tiny->engine->layout.idle_bytes;
-    size_t little = (size_t)ranks * 8 * OT_SHARD_ALIGN_PARAMS * sizeof(float) + 1;
+    size_t least = (size_t)ranks * OT_SHARD_ALIGN_PARAMS * sizeof(float) + 1;
     assert_non_null(at);
     for (int s = 0; s < chain->n_slabs; s++)
         for (enum ot_slab_kind kind = OT_SLAB_MASTER; kind <= OT_SLAB_V;
              kind++, at += chain->slabs[s].n_params) {
-            tiny->engine->layout.idle_bytes = kind == OT_SLAB_M ? little * (size_t)(1 + rank) : idle;
+            size_t little = (s == 1 ? 1 : 8) * least * (size_t)(1 + rank);
+            tiny->engine->layout.idle_bytes = kind == OT_SLAB_M ? little : idle;
             if (has_kind(chain, s, kind))
                 check_ok(ot_engine_gather_to_rank0(tiny->engine, kind, s, rank == 0 ? at : NULL));
         }

@@ -50,8 +50,8 @@ struct program {
     int n;
 };
 
-/* One after the other: with as much room for each as the largest takes, most of the memory would be filled
- * and copied for nothing. */
+/* Places the events one after the other. With room for the largest at each, most of the memory would be
+ * filled and copied for nothing. */
 static void find_places(void) {
     for (int e = 0; e < EVENTS; e++)
         places[e + 1] =
@@ -93,7 +93,7 @@ static void fill_events(struct program *p) {
     }
 }
 
-/* What this rank has no part in, and the margins, are untouched. */
+/* Checks that the events without this rank, and the margins, are untouched. */
 static int check_events(const struct program *p) {
     for (int e = 0; e < EVENTS; e++) {
         struct event event = event_of(e);

@@ -192,8 +192,8 @@ static void random_plans(void **state) {
  * while those after it are in flight. */
 enum { IN_FLIGHT = 32 };
 
-/* The order of the writes. A jump is a write that does not begin where the write before it ended. A write
- * that is begun again is none. */
+/* The order of the writes. A jump is a write that does not begin where the write before it ended. The rest of
+ * a write that the kernel did in part is not counted. */
 struct order {
     struct ot_io_calls calls;
     /* Of the last writes. Only the store's threads use them. */
