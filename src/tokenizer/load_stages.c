@@ -12,31 +12,41 @@
 static const char gpt2_pattern[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* A place in the file for messages, like "FILE: normalizer Replace". */
+/* A stage in the file. text: for messages, like "FILE: normalizer Replace". */
 struct place {
+    const char *where;
     char text[512];
 };
 
-static struct place place_of(const char *where, const char *part, const char *type) {
-    struct place p;
-    snprintf(p.text, sizeof p.text, "%.380s: %s %.80s", where, part, type);
-    return p;
-}
+/* A key of the file with a stage. A stage of the type "Sequence" has more stages under the key `items`. */
+struct stage_key {
+    const char *name, *items;
+    int (*load)(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value,
+                const char *type);
+};
 
-static int type_of(const char *where, const char *part, const struct ot_json *value, const char **type) {
-    *type = ot_json_string(ot_json_get(value, "type"), NULL);
-    if (!*type)
-        return ot_fail(OT_E_INPUT, "%s: a %s must be an object with a string 'type', not %s", where, part,
-                       ot_json_type_name(ot_json_type(value)));
+static int load_stage(struct ot_tokenizer *t, const char *where, const struct stage_key *key,
+                      const struct ot_json *value) {
+    const char *type = ot_json_string(ot_json_get(value, "type"), NULL);
+    const struct ot_json *items = ot_json_get(value, key->items);
+    struct place place = {.where = where};
+    if (!type)
+        return ot_fail(OT_E_INPUT, "%s: a %s must be an object with a string 'type', not %s", where,
+                       key->name, ot_json_type_name(ot_json_type(value)));
+    snprintf(place.text, sizeof place.text, "%.380s: %s %.80s", where, key->name, type);
+    if (strcmp(type, "Sequence") != 0)
+        return key->load(t, &place, value, type);
+    if (ot_json_type(items) != OT_JSON_ARRAY)
+        return ot_fail(OT_E_INPUT, "%s: '%s' must be an array", place.text, key->items);
+    for (size_t i = 0; i < ot_json_length(items); i++)
+        OT_TRY(load_stage(t, where, key, ot_json_at(items, i)));
     return 0;
 }
 
-static int items_of(const struct place *place, const struct ot_json *value, const char *key,
-                    const struct ot_json **items) {
-    *items = ot_json_get(value, key);
-    if (ot_json_type(*items) != OT_JSON_ARRAY)
-        return ot_fail(OT_E_INPUT, "%s: '%s' must be an array", place->text, key);
-    return 0;
+/* Loads the stages of a key of the file. The key may be absent or null. */
+static int load_key(struct ot_tokenizer *t, const char *where, const struct stage_key *key,
+                    const struct ot_json *value) {
+    return ot_json_type(value) == OT_JSON_NULL ? 0 : load_stage(t, where, key, value);
 }
 
 static int need_string(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value,
@@ -46,18 +56,26 @@ static int need_string(struct ot_tokenizer *t, const struct place *place, const 
     return ot_load_string(t, ot_json_get(value, key), out);
 }
 
-/* ---- normalisers ---- */
-
-static int load_normalizer(struct ot_tokenizer *t, const char *where, const struct ot_json *value);
-
-static int load_normalizers(struct ot_tokenizer *t, const char *where, const struct place *place,
-                            const struct ot_json *value) {
-    const struct ot_json *items;
-    OT_TRY(items_of(place, value, "normalizers", &items));
-    for (size_t i = 0; i < ot_json_length(items); i++)
-        OT_TRY(load_normalizer(t, where, ot_json_at(items, i)));
-    return 0;
+/* A member that is a string of one character. */
+static int load_character(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value,
+                          const char *key, struct ot_string *out) {
+    size_t bytes, length = 0;
+    const char *text = ot_json_string(ot_json_get(value, key), &bytes);
+    if (text && bytes > 0)
+        ot_utf8_decode(text, &length);
+    if (!text || length != bytes || length == 0)
+        return ot_fail(OT_E_INPUT, "%s: '%s' must be one character", place->text, key);
+    return ot_load_string(t, ot_json_get(value, key), out);
 }
+
+static int need_character(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value,
+                          const char *key, struct ot_string *out) {
+    const char *ignored;
+    OT_TRY(ot_json_need_string(value, place->text, key, true, &ignored));
+    return load_character(t, place, value, key, out);
+}
+
+/* ---- normalisers ---- */
 
 static int load_charsmap(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value,
                          struct ot_normalizer *n) {
@@ -91,8 +109,11 @@ static bool is_bare(const char *type, struct ot_normalizer *n) {
     return false;
 }
 
-static int fill_normalizer(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value,
-                           const char *type, struct ot_normalizer *n) {
+static int load_normalizer(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value,
+                           const char *type) {
+    if (t->n_normalizers == OT_MAX_STAGES)
+        return ot_fail(OT_E_INPUT, "%s: more than %d normalizers", place->where, OT_MAX_STAGES);
+    struct ot_normalizer *n = &t->normalizers[t->n_normalizers++];
     if (strcmp(type, "Prepend") == 0) {
         n->kind = OT_NORMALIZE_PREPEND;
         return need_string(t, place, value, "prepend", &n->content);
@@ -124,29 +145,7 @@ static int fill_normalizer(struct ot_tokenizer *t, const struct place *place, co
                    place->text);
 }
 
-static int load_normalizer(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
-    const char *type;
-    OT_TRY(type_of(where, "normalizer", value, &type));
-    struct place place = place_of(where, "normalizer", type);
-    if (strcmp(type, "Sequence") == 0)
-        return load_normalizers(t, where, &place, value);
-    if (t->n_normalizers == OT_MAX_STAGES)
-        return ot_fail(OT_E_INPUT, "%s: more than %d normalizers", where, OT_MAX_STAGES);
-    return fill_normalizer(t, &place, value, type, &t->normalizers[t->n_normalizers++]);
-}
-
 /* ---- pre-tokenizers ---- */
-
-static int load_splitter(struct ot_tokenizer *t, const char *where, const struct ot_json *value);
-
-static int load_splitters(struct ot_tokenizer *t, const char *where, const struct place *place,
-                          const struct ot_json *value) {
-    const struct ot_json *items;
-    OT_TRY(items_of(place, value, "pretokenizers", &items));
-    for (size_t i = 0; i < ot_json_length(items); i++)
-        OT_TRY(load_splitter(t, where, ot_json_at(items, i)));
-    return 0;
-}
 
 static int add_splitter(struct ot_tokenizer *t, const struct place *place, struct ot_splitter **out) {
     if (t->n_splitters == OT_MAX_STAGES)
@@ -200,7 +199,6 @@ static int load_metaspace(struct ot_tokenizer *t, const struct place *place, con
     s->kind = OT_SPLIT_METASPACE;
     s->behavior = OT_MERGED_WITH_NEXT;
     s->pattern.kind = OT_PATTERN_LITERAL;
-    OT_TRY(need_string(t, place, value, "replacement", &s->pattern.literal));
     OT_TRY(ot_json_need_bool(value, place->text, "split", false, &s->splits));
     OT_TRY(ot_json_need_bool(value, place->text, "add_prefix_space", false, &prefix));
     OT_TRY(ot_json_need_string(value, place->text, "prepend_scheme", false, &scheme));
@@ -214,12 +212,7 @@ static int load_metaspace(struct ot_tokenizer *t, const struct place *place, con
         return ot_fail(OT_E_INPUT,
                        "%s: prepend_scheme '%.80s' is not supported; supported: first, always, never",
                        place->text, scheme);
-    size_t length = 0;
-    if (s->pattern.literal.bytes > 0)
-        ot_utf8_decode(s->pattern.literal.text, &length);
-    if (length != s->pattern.literal.bytes || length == 0)
-        return ot_fail(OT_E_INPUT, "%s: 'replacement' must be one character", place->text);
-    return 0;
+    return need_character(t, place, value, "replacement", &s->pattern.literal);
 }
 
 static int load_split(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value) {
@@ -232,16 +225,10 @@ static int load_split(struct ot_tokenizer *t, const struct place *place, const s
 
 static int load_delimiter(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value) {
     struct ot_splitter *s = NULL;
-    size_t length = 0;
     OT_TRY(add_splitter(t, place, &s));
     s->behavior = OT_REMOVED;
     s->pattern.kind = OT_PATTERN_LITERAL;
-    OT_TRY(need_string(t, place, value, "delimiter", &s->pattern.literal));
-    if (s->pattern.literal.bytes > 0)
-        ot_utf8_decode(s->pattern.literal.text, &length);
-    if (length != s->pattern.literal.bytes || length == 0)
-        return ot_fail(OT_E_INPUT, "%s: 'delimiter' must be one character", place->text);
-    return 0;
+    return need_character(t, place, value, "delimiter", &s->pattern.literal);
 }
 
 /* Loads a pre-tokenizer that is a class of characters and a behaviour. */
@@ -269,38 +256,32 @@ static int load_class(struct ot_tokenizer *t, const struct place *place, const s
     return 0;
 }
 
-static int load_splitter(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
+static int load_splitter(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value,
+                         const char *type) {
     static const char *const classes[] = {"Digits", "Punctuation", "WhitespaceSplit", "Whitespace"};
-    const char *type;
-    OT_TRY(type_of(where, "pre_tokenizer", value, &type));
-    struct place place = place_of(where, "pre_tokenizer", type);
-    if (strcmp(type, "Sequence") == 0)
-        return load_splitters(t, where, &place, value);
     if (strcmp(type, "ByteLevel") == 0)
-        return load_byte_level(t, &place, value);
+        return load_byte_level(t, place, value);
     if (strcmp(type, "Metaspace") == 0)
-        return load_metaspace(t, &place, value);
+        return load_metaspace(t, place, value);
     if (strcmp(type, "Split") == 0)
-        return load_split(t, &place, value);
+        return load_split(t, place, value);
     if (strcmp(type, "CharDelimiterSplit") == 0)
-        return load_delimiter(t, &place, value);
+        return load_delimiter(t, place, value);
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
         if (strcmp(type, classes[i]) == 0)
-            return load_class(t, &place, value, type);
+            return load_class(t, place, value, type);
     return ot_fail(
         OT_E_INPUT,
         "%s is not supported; supported: Sequence, ByteLevel, Split, Metaspace, Digits, Punctuation, "
         "WhitespaceSplit, Whitespace, CharDelimiterSplit",
-        place.text);
+        place->text);
 }
 
 int ot_load_stages(struct ot_tokenizer *t, const char *where, const struct ot_json *root) {
-    const struct ot_json *normalizer = ot_json_get(root, "normalizer"),
-                         *splitter = ot_json_get(root, "pre_tokenizer");
-    if (ot_json_type(normalizer) != OT_JSON_NULL)
-        OT_TRY(load_normalizer(t, where, normalizer));
-    if (ot_json_type(splitter) != OT_JSON_NULL)
-        OT_TRY(load_splitter(t, where, splitter));
+    static const struct stage_key normalizer = {"normalizer", "normalizers", load_normalizer},
+                                  splitter = {"pre_tokenizer", "pretokenizers", load_splitter};
+    OT_TRY(load_key(t, where, &normalizer, ot_json_get(root, normalizer.name)));
+    OT_TRY(load_key(t, where, &splitter, ot_json_get(root, splitter.name)));
     /* If the bytes go directly to BPE, they need not be written as characters. */
     t->bpe.byte_level = t->model == OT_MODEL_BPE && t->n_splitters > 0 &&
                         t->splitters[t->n_splitters - 1].kind == OT_SPLIT_SPELL_BYTES;
@@ -308,77 +289,44 @@ int ot_load_stages(struct ot_tokenizer *t, const char *where, const struct ot_js
     return 0;
 }
 
-/* ---- decoder and post-processor ---- */
-
 /* ---- decoders ---- */
 
-static int load_decoder(struct ot_tokenizer *t, const char *where, const struct ot_json *value);
-
-static int load_sequence(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
-    const struct ot_json *items = ot_json_get(value, "decoders");
-    if (ot_json_type(items) != OT_JSON_ARRAY)
-        return ot_fail(OT_E_INPUT, "%s: decoder Sequence: 'decoders' must be an array", where);
-    for (size_t i = 0; i < ot_json_length(items); i++)
-        OT_TRY(load_decoder(t, where, ot_json_at(items, i)));
-    return 0;
-}
-
-static int load_character(struct ot_tokenizer *t, const char *place, const struct ot_json *value,
-                          const char *key, struct ot_string *out) {
-    size_t bytes, length = 0;
-    const char *text = ot_json_string(ot_json_get(value, key), &bytes);
-    if (text && bytes > 0)
-        ot_utf8_decode(text, &length);
-    if (!text || length != bytes || length == 0)
-        return ot_fail(OT_E_INPUT, "%s: '%s' must be one character", place, key);
-    return ot_load_string(t, ot_json_get(value, key), out);
-}
-
-static int load_strip(struct ot_tokenizer *t, const char *place, const struct ot_json *value,
+static int load_strip(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value,
                       struct ot_decoder *d) {
     int64_t start, stop;
     OT_TRY(load_character(t, place, value, "content", &d->content));
-    OT_TRY(ot_json_need_int(value, place, "start", true, 0, INT32_MAX, &start));
-    OT_TRY(ot_json_need_int(value, place, "stop", true, 0, INT32_MAX, &stop));
+    OT_TRY(ot_json_need_int(value, place->text, "start", true, 0, INT32_MAX, &start));
+    OT_TRY(ot_json_need_int(value, place->text, "stop", true, 0, INT32_MAX, &stop));
     d->start = (size_t)start;
     d->stop = (size_t)stop;
     return 0;
 }
 
-static int load_replace(struct ot_tokenizer *t, const char *place, const struct ot_json *value,
+static int load_replace(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value,
                         struct ot_decoder *d) {
-    const char *content;
-    OT_TRY(ot_json_need_string(value, place, "content", true, &content));
-    OT_TRY(ot_load_string(t, ot_json_get(value, "content"), &d->content));
-    return ot_load_pattern(t, place, ot_json_get(value, "pattern"), &d->pattern);
+    OT_TRY(need_string(t, place, value, "content", &d->content));
+    return ot_load_pattern(t, place->text, ot_json_get(value, "pattern"), &d->pattern);
 }
 
-static int load_metaspace_decoder(struct ot_tokenizer *t, const char *place, const struct ot_json *value,
-                                  struct ot_decoder *d) {
+static int load_metaspace_decoder(struct ot_tokenizer *t, const struct place *place,
+                                  const struct ot_json *value, struct ot_decoder *d) {
     const char *scheme = "always";
     bool prefix = true;
-    OT_TRY(ot_json_need_string(value, place, "prepend_scheme", false, &scheme));
-    OT_TRY(ot_json_need_bool(value, place, "add_prefix_space", false, &prefix));
+    OT_TRY(ot_json_need_string(value, place->text, "prepend_scheme", false, &scheme));
+    OT_TRY(ot_json_need_bool(value, place->text, "add_prefix_space", false, &prefix));
     d->drop_first = prefix && strcmp(scheme, "never") != 0;
     return load_character(t, place, value, "replacement", &d->content);
 }
 
-static int load_decoder(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
+static int load_decoder(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value,
+                        const char *type) {
     static const char *const names[] = {[OT_DECODE_REPLACE] = "Replace",
                                         [OT_DECODE_BYTE_FALLBACK] = "ByteFallback",
                                         [OT_DECODE_FUSE] = "Fuse",
                                         [OT_DECODE_STRIP] = "Strip",
                                         [OT_DECODE_BYTE_LEVEL] = "ByteLevel",
                                         [OT_DECODE_METASPACE] = "Metaspace"};
-    const char *type = ot_json_string(ot_json_get(value, "type"), NULL);
-    char place[512];
     size_t kind = 0;
-    if (!type)
-        return ot_fail(OT_E_INPUT, "%s: a decoder must be an object with a string 'type', not %s", where,
-                       ot_json_type_name(ot_json_type(value)));
-    if (strcmp(type, "Sequence") == 0)
-        return load_sequence(t, where, value);
-    snprintf(place, sizeof place, "%.380s: decoder %.80s", where, type);
     while (kind < sizeof names / sizeof *names && strcmp(type, names[kind]) != 0)
         kind++;
     if (kind == sizeof names / sizeof *names)
@@ -386,9 +334,9 @@ static int load_decoder(struct ot_tokenizer *t, const char *where, const struct 
             OT_E_INPUT,
             "%s is not supported; supported: Sequence, Replace, ByteFallback, Fuse, Strip, ByteLevel, "
             "Metaspace",
-            place);
+            place->text);
     if (t->n_decoders == OT_MAX_STAGES)
-        return ot_fail(OT_E_INPUT, "%s: more than %d decoders", where, OT_MAX_STAGES);
+        return ot_fail(OT_E_INPUT, "%s: more than %d decoders", place->where, OT_MAX_STAGES);
     struct ot_decoder *d = &t->decoders[t->n_decoders++];
     d->kind = (enum ot_decoder_kind)kind;
     if (d->kind == OT_DECODE_REPLACE)
@@ -399,8 +347,9 @@ static int load_decoder(struct ot_tokenizer *t, const char *where, const struct 
 }
 
 int ot_load_decoders(struct ot_tokenizer *t, const char *where, const struct ot_json *decoder) {
+    static const struct stage_key key = {"decoder", "decoders", load_decoder};
     t->has_decoder = ot_json_type(decoder) != OT_JSON_NULL;
-    return t->has_decoder ? load_decoder(t, where, decoder) : 0;
+    return load_key(t, where, &key, decoder);
 }
 
 /* ---- post-processors ---- */
@@ -504,38 +453,29 @@ static int load_bert(struct ot_tokenizer *t, const char *where, const struct ot_
     return put_around(t, &f);
 }
 
-static int load_processor(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
-    const char *type = ot_json_string(ot_json_get(value, "type"), NULL);
-    if (!type)
-        return ot_fail(OT_E_INPUT, "%s: a post_processor must be an object with a string 'type', not %s",
-                       where, ot_json_type_name(ot_json_type(value)));
+static int load_processor(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value,
+                          const char *type) {
+    const char *where = place->where;
     if (strcmp(type, "ByteLevel") == 0) /* trims offsets in Hugging Face; not needed for our offsets */
         return 0;
     bool is_template = strcmp(type, "TemplateProcessing") == 0,
          is_bert = strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0;
     /* Hugging Face takes the parts of a template for a pair of texts. */
     if ((is_template || is_bert) && t->has_template)
-        return ot_fail(OT_E_INPUT, "%s: post_processor %s after a template that adds tokens is not supported",
-                       where, type);
+        return ot_fail(OT_E_INPUT, "%s after a template that adds tokens is not supported", place->text);
     if ((is_template || is_bert) && ++t->n_processors > OT_MAX_STAGES)
         return ot_fail(OT_E_INPUT, "%s: more than %d post-processors that add tokens", where, OT_MAX_STAGES);
     if (is_template)
         return load_template(t, where, value);
     if (is_bert)
         return load_bert(t, where, value);
-    if (strcmp(type, "Sequence") != 0)
-        return ot_fail(OT_E_INPUT,
-                       "%s: post_processor %.80s is not supported; supported: Sequence, TemplateProcessing, "
-                       "RobertaProcessing, BertProcessing, ByteLevel",
-                       where, type);
-    const struct ot_json *items = ot_json_get(value, "processors");
-    if (ot_json_type(items) != OT_JSON_ARRAY)
-        return ot_fail(OT_E_INPUT, "%s: post_processor Sequence: 'processors' must be an array", where);
-    for (size_t i = 0; i < ot_json_length(items); i++)
-        OT_TRY(load_processor(t, where, ot_json_at(items, i)));
-    return 0;
+    return ot_fail(OT_E_INPUT,
+                   "%s is not supported; supported: Sequence, TemplateProcessing, RobertaProcessing, "
+                   "BertProcessing, ByteLevel",
+                   place->text);
 }
 
 int ot_load_post_processor(struct ot_tokenizer *t, const char *where, const struct ot_json *processor) {
-    return ot_json_type(processor) == OT_JSON_NULL ? 0 : load_processor(t, where, processor);
+    static const struct stage_key key = {"post_processor", "processors", load_processor};
+    return load_key(t, where, &key, processor);
 }
