@@ -1,4 +1,5 @@
 /* Makes tokenizer.json from the keys of a file. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,8 +9,24 @@
 #include "src/base/minmax.h"
 #include "src/base/utf8.h"
 #include "src/gguf/little.h"
-#include "src/gguf/vocab_maker.h"
-#include "src/tokenizer/sentencepiece.h"
+#include "src/gguf/vocab.h"
+#include "src/tokenizer/make_json.h"
+
+struct maker {
+    const struct ot_gguf *file;
+    bool is_unigram;                       /* the kind "t5" */
+    const struct ot_gguf_words *words;     /* of the kind "gpt2"; else NULL */
+    const struct ot_gguf_value *tokens;    /* strings */
+    const struct ot_gguf_value *types;     /* i32; NULL: all are normal */
+    const struct ot_gguf_value *merges;    /* strings; NULL: absent */
+    const struct ot_gguf_value *scores;    /* f32; NULL: absent */
+    const struct ot_gguf_value *charsmap;  /* u8 or i8; NULL: absent */
+    const struct ot_gguf_string **by_text; /* [tokens->n]: the tokens, sorted */
+    struct ot_json_writer w;
+    struct ot_string_builder key;
+    bool add_bos, add_eos, prefix, merge_spaces;
+    int64_t bos, eos, unknown; /* -1: none */
+};
 
 /* ---- reading ---- */
 
@@ -49,7 +66,7 @@ static const char *usual_name(struct ot_gguf_string pre) {
     return NULL;
 }
 
-static int find_words(struct ot_gguf_maker *m) {
+static int find_words(struct maker *m) {
     struct ot_gguf_string pre = {"", 0};
     OT_TRY(ot_gguf_need_string(m->file, "tokenizer.ggml.pre", true, &pre));
     const char *usual = usual_name(pre);
@@ -63,7 +80,7 @@ static int find_words(struct ot_gguf_maker *m) {
         ot_gguf_path(m->file), (int)ot_min(pre.bytes, 60), pre.text);
 }
 
-static int find_kind(struct ot_gguf_maker *m) {
+static int find_kind(struct maker *m) {
     struct ot_gguf_string kind;
     OT_TRY(ot_gguf_need_string(m->file, "tokenizer.ggml.model", true, &kind));
     if (ot_gguf_string_is(kind, "gpt2"))
@@ -75,14 +92,14 @@ static int find_kind(struct ot_gguf_maker *m) {
                    ot_gguf_path(m->file), (int)ot_min(kind.bytes, 60), kind.text);
 }
 
-static int check_length(const struct ot_gguf_maker *m, const struct ot_gguf_value *array) {
+static int check_length(const struct maker *m, const struct ot_gguf_value *array) {
     if (!array || array->n == m->tokens->n)
         return 0;
     return ot_fail(OT_E_INPUT, "%s: key %s has %lld items, but there are %lld tokens", ot_gguf_path(m->file),
                    array->key, (long long)array->n, (long long)m->tokens->n);
 }
 
-static int read_charsmap(struct ot_gguf_maker *m) {
+static int read_charsmap(struct maker *m) {
     static const char key[] = "tokenizer.ggml.precompiled_charsmap";
     const struct ot_gguf_value *value = ot_gguf_find(m->file, key);
     if (!value || !m->is_unigram)
@@ -94,7 +111,7 @@ static int read_charsmap(struct ot_gguf_maker *m) {
     return 0;
 }
 
-static int read_settings(struct ot_gguf_maker *m) {
+static int read_settings(struct maker *m) {
     const struct ot_gguf *file = m->file;
     m->add_bos = m->words ? m->words->add_bos : !m->is_unigram;
     m->add_eos = m->is_unigram;
@@ -111,7 +128,7 @@ static int read_settings(struct ot_gguf_maker *m) {
     return 0;
 }
 
-static int read_keys(struct ot_gguf_maker *m) {
+static int read_keys(struct maker *m) {
     const struct ot_gguf *file = m->file;
     OT_TRY(find_kind(m));
     OT_TRY(ot_gguf_need_array(file, "tokenizer.ggml.token_type", false, OT_GGUF_KIND_I32, &m->types));
@@ -125,17 +142,16 @@ static int read_keys(struct ot_gguf_maker *m) {
     return read_settings(m);
 }
 
-int ot_gguf_maker_type(const struct ot_gguf_maker *m, int64_t id) {
+static int type_of(const struct maker *m, int64_t id) {
     return m->types ? (int32_t)ot_little_u32(m->types->data + 4 * id) : OT_GGUF_TOKEN_NORMAL;
 }
 
-bool ot_gguf_maker_is_filler(const struct ot_gguf_maker *m, int64_t id) {
+static bool is_filler(const struct maker *m, int64_t id) {
     struct ot_gguf_string text = m->tokens->strings[id];
-    return ot_gguf_maker_type(m, id) == OT_GGUF_TOKEN_UNUSED && text.bytes > 5 &&
-           memcmp(text.text, "[PAD", 4) == 0;
+    return type_of(m, id) == OT_GGUF_TOKEN_UNUSED && text.bytes > 5 && memcmp(text.text, "[PAD", 4) == 0;
 }
 
-float ot_gguf_maker_score(const struct ot_gguf_maker *m, int64_t id) {
+static float score_of(const struct maker *m, int64_t id) {
     uint32_t bits = ot_little_u32(m->scores->data + 4 * id);
     float score;
     memcpy(&score, &bits, sizeof score);
@@ -152,14 +168,14 @@ static int by_text(const void *a, const void *b) {
 }
 
 /* The id of a token with this text; -1: there is none. */
-static int64_t find_token(const struct ot_gguf_maker *m, struct ot_gguf_string text) {
+static int64_t find_token(const struct maker *m, struct ot_gguf_string text) {
     const struct ot_gguf_string *key = &text;
     const struct ot_gguf_string **found =
         bsearch(&key, m->by_text, (size_t)m->tokens->n, sizeof *m->by_text, by_text);
     return found ? *found - m->tokens->strings : -1;
 }
 
-static int check_token(const struct ot_gguf_maker *m, int64_t id) {
+static int check_token(const struct maker *m, int64_t id) {
     struct ot_gguf_string token = m->tokens->strings[id];
     for (size_t i = 0; i < token.bytes;) {
         size_t length = ot_utf8_character(token.text + i, token.bytes - i);
@@ -172,7 +188,7 @@ static int check_token(const struct ot_gguf_maker *m, int64_t id) {
     return 0;
 }
 
-static int sort_tokens(struct ot_gguf_maker *m) {
+static int sort_tokens(struct maker *m) {
     int64_t n = m->tokens->n;
     m->by_text = calloc((size_t)n + 1, sizeof *m->by_text);
     if (!m->by_text)
@@ -191,29 +207,29 @@ static int sort_tokens(struct ot_gguf_maker *m) {
 }
 
 /* A copy that ends with NUL, valid until the next call. NULL: no memory. */
-static const char *text_of(struct ot_gguf_maker *m, struct ot_gguf_string text) {
+static const char *text_of(struct maker *m, struct ot_gguf_string text) {
     m->key.bytes = 0;
     ot_string_append(&m->key, text.text, text.bytes);
     return m->key.failed ? NULL : m->key.text;
 }
 
-static int put_tokens(struct ot_gguf_maker *m) {
+static int put_tokens(struct maker *m) {
     ot_json_begin_object(&m->w, "vocab");
     for (int64_t i = 0; i < m->tokens->n; i++) {
         const char *text = text_of(m, m->tokens->strings[i]);
         if (!text)
             return ot_fail(OT_E_BUDGET, "%s: no memory for a token", ot_gguf_path(m->file));
-        if (!ot_gguf_maker_is_filler(m, i))
+        if (!is_filler(m, i))
             ot_json_put_int(&m->w, text, i);
     }
     ot_json_end_object(&m->w);
     return 0;
 }
 
-static void put_added(struct ot_gguf_maker *m) {
+static void put_added(struct maker *m) {
     ot_json_begin_array(&m->w, "added_tokens");
     for (int64_t i = 0; i < m->tokens->n; i++) {
-        int type = ot_gguf_maker_type(m, i);
+        int type = type_of(m, i);
         if (type != OT_GGUF_TOKEN_CONTROL && type != OT_GGUF_TOKEN_USER && type != OT_GGUF_TOKEN_UNKNOWN)
             continue;
         ot_added_token_put(&m->w, &(struct ot_sentencepiece_added){.text = m->tokens->strings[i].text,
@@ -226,50 +242,15 @@ static void put_added(struct ot_gguf_maker *m) {
 
 /* ---- merges ---- */
 
-struct merge {
-    float score;
-    int64_t left, right; /* ids */
-    size_t left_bytes, right_bytes;
-};
-
-struct merge_list {
-    struct merge *merges;
-    size_t n, capacity;
-};
-
-/* Best score first; of two merges to the same token the one with the longer left side, as transformers orders
- * them. */
-static int by_score(const void *a, const void *b) {
-    const struct merge *x = a, *y = b;
-    if (x->score != y->score)
-        return x->score > y->score ? -1 : 1;
-    if (x->left_bytes != y->left_bytes)
-        return x->left_bytes > y->left_bytes ? -1 : 1;
-    if (x->right_bytes != y->right_bytes)
-        return x->right_bytes > y->right_bytes ? -1 : 1;
-    return (x->left > y->left) - (x->left < y->left);
-}
-
-static int add_merge(const struct ot_gguf_maker *m, struct merge_list *list, struct merge merge) {
-    int rc = ot_grow(&list->merges, &list->capacity, list->n + 1, sizeof *list->merges, "merges");
-    if (rc < 0)
-        return ot_fail_context(rc, "%s", ot_gguf_path(m->file));
-    list->merges[list->n++] = merge;
-    return 0;
-}
-
-/* The work grows with the square of a token's length. No token of a real file is nearly that long. */
-enum { MAX_MERGED_BYTES = 512 };
-
 /* All pairs of tokens that make up token `id`. */
-static int find_merges(const struct ot_gguf_maker *m, int64_t id, struct merge_list *list) {
+static int find_merges(const struct maker *m, int64_t id, struct ot_scored_merges *list) {
     struct ot_gguf_string token = m->tokens->strings[id];
-    float score = ot_gguf_maker_score(m, id);
-    if (ot_gguf_maker_type(m, id) != OT_GGUF_TOKEN_NORMAL)
+    float score = score_of(m, id);
+    if (type_of(m, id) != OT_GGUF_TOKEN_NORMAL)
         return 0;
-    if (token.bytes > MAX_MERGED_BYTES)
+    if (token.bytes > OT_MAX_MERGED_BYTES)
         return ot_fail(OT_E_INPUT, "%s: tokenizer.ggml.tokens[%lld] has %zu bytes, must have at most %d",
-                       ot_gguf_path(m->file), (long long)id, token.bytes, MAX_MERGED_BYTES);
+                       ot_gguf_path(m->file), (long long)id, token.bytes, OT_MAX_MERGED_BYTES);
     if (score != score)
         return ot_fail(OT_E_INPUT, "%s: tokenizer.ggml.scores[%lld] is not a number", ot_gguf_path(m->file),
                        (long long)id);
@@ -277,34 +258,35 @@ static int find_merges(const struct ot_gguf_maker *m, int64_t id, struct merge_l
         struct ot_gguf_string left = {token.text, at}, right = {token.text + at, token.bytes - at};
         if (((unsigned char)token.text[at] & 0xc0) == 0x80) /* within a character */
             continue;
-        struct merge merge = {score, find_token(m, left), find_token(m, right), left.bytes, right.bytes};
-        if (merge.left >= 0 && merge.right >= 0)
-            OT_TRY(add_merge(m, list, merge));
+        struct ot_scored_merge merge = {.score = score,
+                                        .left = find_token(m, left),
+                                        .right = find_token(m, right),
+                                        .left_length = (int64_t)left.bytes,
+                                        .right_length = (int64_t)right.bytes};
+        merge.order = merge.left;
+        int rc = merge.left >= 0 && merge.right >= 0 ? ot_scored_merges_add(list, merge) : 0;
+        if (rc < 0)
+            return ot_fail_context(rc, "%s", ot_gguf_path(m->file));
     }
     return 0;
 }
 
-static void put_merge(struct ot_gguf_maker *m, struct ot_gguf_string left, struct ot_gguf_string right) {
-    ot_json_begin_array(&m->w, NULL);
-    ot_json_put_string(&m->w, NULL, left.text, left.bytes);
-    ot_json_put_string(&m->w, NULL, right.text, right.bytes);
-    ot_json_end_array(&m->w);
-}
-
-static int put_scored_merges(struct ot_gguf_maker *m) {
-    struct merge_list list = {0};
+static int put_scored_merges(struct maker *m) {
+    struct ot_scored_merges list = {0};
     int rc = 0;
     for (int64_t i = 0; i < m->tokens->n && rc == 0; i++)
         rc = find_merges(m, i, &list);
-    if (rc == 0 && list.n > 0)
-        qsort(list.merges, list.n, sizeof *list.merges, by_score);
-    for (size_t i = 0; i < list.n && rc == 0; i++)
-        put_merge(m, m->tokens->strings[list.merges[i].left], m->tokens->strings[list.merges[i].right]);
-    free(list.merges);
+    ot_scored_merges_sort(&list);
+    for (size_t i = 0; i < list.n && rc == 0; i++) {
+        struct ot_gguf_string left = m->tokens->strings[list.all[i].left],
+                              right = m->tokens->strings[list.all[i].right];
+        ot_make_merge(&m->w, left.text, left.bytes, right.text, right.bytes);
+    }
+    free(list.all);
     return rc;
 }
 
-static int put_merges(struct ot_gguf_maker *m) {
+static int put_merges(struct maker *m) {
     int rc = 0;
     ot_json_begin_array(&m->w, "merges");
     if (!m->merges)
@@ -317,8 +299,7 @@ static int put_merges(struct ot_gguf_maker *m) {
                            "%s: tokenizer.ggml.merges[%lld] must be two tokens with a space between",
                            ot_gguf_path(m->file), (long long)i);
         size_t left = (size_t)(space - merge.text);
-        put_merge(m, (struct ot_gguf_string){merge.text, left},
-                  (struct ot_gguf_string){space + 1, merge.bytes - left - 1});
+        ot_make_merge(&m->w, merge.text, left, space + 1, merge.bytes - left - 1);
     }
     ot_json_end_array(&m->w);
     return rc;
@@ -326,172 +307,140 @@ static int put_merges(struct ot_gguf_maker *m) {
 
 /* ---- stages ---- */
 
-void ot_gguf_maker_begin(struct ot_gguf_maker *m, const char *key, const char *type) {
-    ot_json_begin_object(&m->w, key);
-    ot_json_put_text(&m->w, "type", type);
-}
-
-void ot_gguf_maker_replace(struct ot_gguf_maker *m, const char *kind, const char *from, const char *to) {
-    ot_gguf_maker_begin(m, NULL, "Replace");
-    ot_json_begin_object(&m->w, "pattern");
-    ot_json_put_text(&m->w, kind, from);
-    ot_json_end_object(&m->w);
-    ot_json_put_text(&m->w, "content", to);
-    ot_json_end_object(&m->w);
-}
-
-static void put_byte_level(struct ot_gguf_maker *m, const char *key, bool use_regex) {
-    ot_gguf_maker_begin(m, key, "ByteLevel");
+static void put_byte_level(struct maker *m, const char *key, bool use_regex) {
+    ot_make_begin(&m->w, key, "ByteLevel");
     ot_json_put_bool(&m->w, "add_prefix_space", false);
     ot_json_put_bool(&m->w, "trim_offsets", false);
     ot_json_put_bool(&m->w, "use_regex", use_regex);
     ot_json_end_object(&m->w);
 }
 
-static void put_stages_of_llama(struct ot_gguf_maker *m) {
-    ot_gguf_maker_begin(m, "normalizer", "Sequence");
-    ot_json_begin_array(&m->w, "normalizers");
-    if (m->prefix) {
-        ot_gguf_maker_begin(m, NULL, "Prepend");
-        ot_json_put_text(&m->w, "prepend", OT_SENTENCEPIECE_SPACE);
-        ot_json_end_object(&m->w);
-    }
-    ot_gguf_maker_replace(m, "String", " ", OT_SENTENCEPIECE_SPACE);
-    ot_json_end_array(&m->w);
-    ot_json_end_object(&m->w);
+static void put_stages_of_llama(struct maker *m) {
+    ot_make_begin_list(&m->w, "normalizer", "normalizers");
+    if (m->prefix)
+        ot_make_prepend(&m->w, OT_SENTENCEPIECE_SPACE);
+    ot_make_replace(&m->w, "String", " ", OT_SENTENCEPIECE_SPACE);
+    ot_make_end_list(&m->w);
     ot_json_put_null(&m->w, "pre_tokenizer");
-    ot_gguf_maker_begin(m, "decoder", "Sequence");
-    ot_json_begin_array(&m->w, "decoders");
-    ot_gguf_maker_replace(m, "String", OT_SENTENCEPIECE_SPACE, " ");
-    ot_gguf_maker_begin(m, NULL, "ByteFallback");
-    ot_json_end_object(&m->w);
-    ot_gguf_maker_begin(m, NULL, "Fuse");
-    ot_json_end_object(&m->w);
-    if (m->prefix) {
-        ot_gguf_maker_begin(m, NULL, "Strip");
-        ot_json_put_text(&m->w, "content", " ");
-        ot_json_put_int(&m->w, "start", 1);
-        ot_json_put_int(&m->w, "stop", 0);
-        ot_json_end_object(&m->w);
-    }
-    ot_json_end_array(&m->w);
-    ot_json_end_object(&m->w);
+    ot_make_bpe_decoder(&m->w, m->prefix);
 }
 
-static void put_splitters(struct ot_gguf_maker *m) {
+static int put_stages_of_t5(struct maker *m) {
+    const char *scheme = m->prefix ? "always" : "never";
+    OT_TRY(ot_make_t5_normalizer(&m->w, m->charsmap ? m->charsmap->data : NULL,
+                                 m->charsmap ? (size_t)m->charsmap->n : 0, m->merge_spaces));
+    ot_make_metaspace(&m->w, "pre_tokenizer", scheme, m->merge_spaces);
+    ot_make_metaspace(&m->w, "decoder", scheme, m->merge_spaces);
+    return 0;
+}
+
+static void put_splitters(struct maker *m) {
     const struct ot_gguf_words *words = m->words;
     if (!words->regex && !words->digits) {
         put_byte_level(m, "pre_tokenizer", true);
         return;
     }
-    ot_gguf_maker_begin(m, "pre_tokenizer", "Sequence");
-    ot_json_begin_array(&m->w, "pretokenizers");
-    ot_gguf_maker_begin(m, NULL, words->digits ? "Digits" : "Split");
+    ot_make_begin_list(&m->w, "pre_tokenizer", "pretokenizers");
     if (words->digits) {
+        ot_make_begin(&m->w, NULL, "Digits");
         ot_json_put_bool(&m->w, "individual_digits", true);
-    } else {
-        ot_json_begin_object(&m->w, "pattern");
-        ot_json_put_text(&m->w, "Regex", words->regex);
         ot_json_end_object(&m->w);
-        ot_json_put_text(&m->w, "behavior", "Isolated");
-        ot_json_put_bool(&m->w, "invert", false);
+    } else {
+        ot_make_split(&m->w, NULL, "Regex", words->regex, "Isolated");
     }
-    ot_json_end_object(&m->w);
     put_byte_level(m, NULL, words->digits);
-    ot_json_end_array(&m->w);
-    ot_json_end_object(&m->w);
+    ot_make_end_list(&m->w);
 }
 
-static int put_stages(struct ot_gguf_maker *m) {
+static int put_stages(struct maker *m) {
     if (m->is_unigram)
-        return ot_gguf_maker_unigram_stages(m);
+        return put_stages_of_t5(m);
     if (!m->words) {
         put_stages_of_llama(m);
         return 0;
     }
-    if (m->words->nfc) {
-        ot_gguf_maker_begin(m, "normalizer", "NFC");
-        ot_json_end_object(&m->w);
-    } else {
+    if (m->words->nfc)
+        ot_make_bare(&m->w, "normalizer", "NFC");
+    else
         ot_json_put_null(&m->w, "normalizer");
-    }
     put_splitters(m);
     put_byte_level(m, "decoder", true);
     return 0;
 }
 
-static void put_side(struct ot_gguf_maker *m, const char *what, const char *id) {
-    ot_json_begin_object(&m->w, NULL);
-    ot_json_begin_object(&m->w, what);
-    ot_json_put_text(&m->w, "id", id);
-    ot_json_put_int(&m->w, "type_id", 0);
-    ot_json_end_object(&m->w);
-    ot_json_end_object(&m->w);
-}
-
-static int put_special_side(struct ot_gguf_maker *m, bool wanted, int64_t id) {
-    const char *text = wanted ? text_of(m, m->tokens->strings[id]) : NULL;
-    if (text)
-        put_side(m, "SpecialToken", text);
-    return text || !wanted ? 0 : ot_fail(OT_E_BUDGET, "%s: no memory for a token", ot_gguf_path(m->file));
-}
-
-static int put_special(struct ot_gguf_maker *m, bool wanted, int64_t id) {
-    const char *text = wanted ? text_of(m, m->tokens->strings[id]) : NULL;
-    if (!text)
-        return wanted ? ot_fail(OT_E_BUDGET, "%s: no memory for a token", ot_gguf_path(m->file)) : 0;
-    ot_json_begin_object(&m->w, text);
-    ot_json_put_text(&m->w, "id", text);
-    ot_json_begin_array(&m->w, "ids");
-    ot_json_put_int(&m->w, NULL, id);
-    ot_json_end_array(&m->w);
-    ot_json_begin_array(&m->w, "tokens");
-    ot_json_put_text(&m->w, NULL, text);
-    ot_json_end_array(&m->w);
-    ot_json_end_object(&m->w);
-    return 0;
-}
-
-/* The template of two texts: transformers wants one, this program has no use for it. */
-static int put_pair(struct ot_gguf_maker *m, bool bos, bool eos) {
-    ot_json_begin_array(&m->w, "pair");
-    for (int i = 0; i < 2; i++) {
-        OT_TRY(put_special_side(m, bos, m->bos));
-        put_side(m, "Sequence", i ? "B" : "A");
-        OT_TRY(put_special_side(m, eos, m->eos));
-    }
-    ot_json_end_array(&m->w);
-    return 0;
-}
-
-/* Texts begin with bos and end with eos, if the file says so. */
-static int put_post_processor(struct ot_gguf_maker *m) {
-    bool bos = m->add_bos && m->bos >= 0, eos = m->add_eos && m->eos >= 0;
-    if (!bos && !eos) {
+/* Texts begin with bos and end with eos, if the file says so. transformers wants the template of two texts
+ * too; this program has no use for it. */
+static int put_post_processor(struct maker *m) {
+    const bool wanted[2] = {m->add_bos && m->bos >= 0, m->add_eos && m->eos >= 0};
+    const int64_t ids[2] = {m->bos, m->eos};
+    struct ot_sentencepiece_added tokens[2];
+    char *texts[2] = {NULL, NULL};
+    int rc = 0;
+    if (!wanted[0] && !wanted[1]) {
         ot_json_put_null(&m->w, "post_processor");
         return 0;
     }
-    ot_gguf_maker_begin(m, "post_processor", "TemplateProcessing");
-    ot_json_begin_array(&m->w, "single");
-    OT_TRY(put_special_side(m, bos, m->bos));
-    put_side(m, "Sequence", "A");
-    OT_TRY(put_special_side(m, eos, m->eos));
-    ot_json_end_array(&m->w);
-    OT_TRY(put_pair(m, bos, eos));
-    ot_json_begin_object(&m->w, "special_tokens");
-    OT_TRY(put_special(m, bos, m->bos));
-    OT_TRY(put_special(m, eos && !(bos && m->bos == m->eos), m->eos));
-    ot_json_end_object(&m->w);
-    ot_json_end_object(&m->w);
-    return 0;
+    for (int i = 0; i < 2 && rc == 0; i++) {
+        if (!wanted[i])
+            continue;
+        struct ot_gguf_string token = m->tokens->strings[ids[i]];
+        texts[i] = ot_string_copy(token.text, token.bytes);
+        tokens[i] =
+            (struct ot_sentencepiece_added){.text = texts[i], .bytes = token.bytes, .id = (int32_t)ids[i]};
+        if (!texts[i])
+            rc = ot_fail(OT_E_BUDGET, "%s: no memory for a token", ot_gguf_path(m->file));
+    }
+    if (rc == 0)
+        ot_make_post_processor(&m->w, wanted[0] ? &tokens[0] : NULL, wanted[1] ? &tokens[1] : NULL, true);
+    free(texts[0]);
+    free(texts[1]);
+    return rc;
 }
 
 /* ---- all ---- */
 
-static int put_model(struct ot_gguf_maker *m) {
+/* The number of tokens, without fillers at the end. */
+static int64_t count_tokens(const struct maker *m) {
+    int64_t n = m->tokens->n;
+    while (n > 0 && is_filler(m, n - 1))
+        n--;
+    return n;
+}
+
+/* The unknown characters' score follows from the least score. llama.cpp counts normal tokens only, so others
+ * get no lower one: its converter gives added tokens -1000. */
+static double least_score(const struct maker *m, int64_t n) {
+    double least = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (type_of(m, i) == OT_GGUF_TOKEN_NORMAL)
+            least = fmin(least, score_of(m, i));
+    return least;
+}
+
+static int put_unigram_model(struct maker *m) {
+    int64_t n = count_tokens(m);
+    double least = least_score(m, n);
+    ot_make_begin(&m->w, "model", "Unigram");
+    if (m->unknown >= 0 && m->unknown < n)
+        ot_json_put_int(&m->w, "unk_id", m->unknown);
+    ot_json_begin_array(&m->w, "vocab");
+    for (int64_t i = 0; i < n; i++) {
+        float score = score_of(m, i);
+        if (!isfinite(score))
+            return ot_fail(OT_E_INPUT, "%s: tokenizer.ggml.scores[%lld] is not a number",
+                           ot_gguf_path(m->file), (long long)i);
+        ot_make_scored(&m->w, m->tokens->strings[i].text, m->tokens->strings[i].bytes, fmax(score, least));
+    }
+    ot_json_end_array(&m->w);
+    ot_json_put_bool(&m->w, "byte_fallback", false);
+    ot_json_end_object(&m->w);
+    return 0;
+}
+
+static int put_model(struct maker *m) {
     if (m->is_unigram)
-        return ot_gguf_maker_unigram_model(m);
-    ot_gguf_maker_begin(m, "model", "BPE");
+        return put_unigram_model(m);
+    ot_make_begin(&m->w, "model", "BPE");
     ot_json_put_null(&m->w, "dropout");
     if (!m->words && m->unknown >= 0)
         ot_json_put_string(&m->w, "unk_token", m->tokens->strings[m->unknown].text,
@@ -509,7 +458,7 @@ static int put_model(struct ot_gguf_maker *m) {
     return 0;
 }
 
-static int put_all(struct ot_gguf_maker *m) {
+static int put_all(struct maker *m) {
     OT_TRY(read_keys(m));
     OT_TRY(sort_tokens(m));
     ot_json_begin_object(&m->w, NULL);
@@ -525,7 +474,7 @@ static int put_all(struct ot_gguf_maker *m) {
 }
 
 int ot_gguf_make_tokenizer(const struct ot_gguf *file, char **text, size_t *bytes) {
-    struct ot_gguf_maker m = {.file = file, .w = {.indent = 0}};
+    struct maker m = {.file = file, .w = {.indent = 0}};
     *text = NULL;
     OT_TRY(ot_gguf_need_array(file, "tokenizer.ggml.tokens", false, OT_GGUF_KIND_STRING, &m.tokens));
     if (!m.tokens)

@@ -7,7 +7,7 @@
 #include "src/base/error.h"
 #include "src/base/memory.h"
 #include "src/base/text.h"
-#include "src/tokenizer/charsmap.h"
+#include "src/tokenizer/make_json.h"
 
 #define SPACE OT_SENTENCEPIECE_SPACE
 
@@ -60,79 +60,22 @@ static int read_settings(struct ot_sentencepiece_maker *m) {
 
 /* ---- stages ---- */
 
-static void begin_typed(struct ot_json_writer *w, const char *key, const char *type) {
-    ot_json_begin_object(w, key);
-    ot_json_put_text(w, "type", type);
-}
-
-static void put_bare(struct ot_json_writer *w, const char *type) {
-    begin_typed(w, NULL, type);
-    ot_json_end_object(w);
-}
-
-static void begin_sequence(struct ot_json_writer *w, const char *key, const char *items) {
-    begin_typed(w, key, "Sequence");
-    ot_json_begin_array(w, items);
-}
-
-static void end_sequence(struct ot_json_writer *w) {
-    ot_json_end_array(w);
-    ot_json_end_object(w);
-}
-
-static void put_pattern(struct ot_json_writer *w, const char *kind, const char *pattern) {
-    ot_json_begin_object(w, "pattern");
-    ot_json_put_text(w, kind, pattern);
-    ot_json_end_object(w);
-}
-
-static void put_replace(struct ot_json_writer *w, const char *kind, const char *pattern,
-                        const char *content) {
-    begin_typed(w, NULL, "Replace");
-    put_pattern(w, kind, pattern);
-    ot_json_put_text(w, "content", content);
-    ot_json_end_object(w);
-}
-
-static void put_prepend(struct ot_json_writer *w, const char *text) {
-    begin_typed(w, NULL, "Prepend");
-    ot_json_put_text(w, "prepend", text);
-    ot_json_end_object(w);
-}
-
 static void put_metaspace(struct ot_sentencepiece_maker *m, const char *key, bool split) {
-    begin_typed(&m->w, key, "Metaspace");
-    ot_json_put_text(&m->w, "replacement", SPACE);
-    ot_json_put_text(&m->w, "prepend_scheme", !m->prefix ? "never" : m->legacy ? "always" : "first");
-    ot_json_put_bool(&m->w, "split", split);
-    ot_json_end_object(&m->w);
-}
-
-static int put_charsmap(struct ot_sentencepiece_maker *m) {
-    char *text;
-    size_t n;
-    if (!m->model->charsmap)
-        return 0;
-    OT_TRY(ot_base64_encode(m->model->charsmap, m->model->charsmap_bytes, &text, &n));
-    begin_typed(&m->w, NULL, "Precompiled");
-    ot_json_put_string(&m->w, "precompiled_charsmap", text, n);
-    ot_json_end_object(&m->w);
-    free(text);
-    return 0;
+    ot_make_metaspace(&m->w, key, !m->prefix ? "never" : m->legacy ? "always" : "first", split);
 }
 
 /* As SentencePiece's own normaliser does it; a piece of text between special tokens counts as a text. */
 static int put_own_normalizers(struct ot_sentencepiece_maker *m) {
     const struct ot_sentencepiece *model = m->model;
-    OT_TRY(put_charsmap(m));
+    OT_TRY(ot_make_charsmap(&m->w, model->charsmap, model->charsmap_bytes));
     if (model->remove_extra_spaces) {
-        put_replace(&m->w, "Regex", "\\A +| +\\z", "");
-        put_replace(&m->w, "Regex", " {2,}", " ");
+        ot_make_replace(&m->w, "Regex", "\\A +| +\\z", "");
+        ot_make_replace(&m->w, "Regex", " {2,}", " ");
     }
     if (m->prefix && m->legacy)
-        put_prepend(&m->w, " ");
+        ot_make_prepend(&m->w, " ");
     if (model->escape_spaces)
-        put_replace(&m->w, "String", " ", SPACE);
+        ot_make_replace(&m->w, "String", " ", SPACE);
     return 0;
 }
 
@@ -141,22 +84,17 @@ static int put_normalizer(struct ot_sentencepiece_maker *m) {
         ot_json_put_null(&m->w, "normalizer");
         return 0;
     }
-    begin_sequence(&m->w, "normalizer", "normalizers");
-    if (m->class == OT_CLASS_T5) {
-        OT_TRY(put_charsmap(m));
-        begin_typed(&m->w, NULL, "Strip");
-        ot_json_put_bool(&m->w, "strip_left", false);
-        ot_json_put_bool(&m->w, "strip_right", true);
-        ot_json_end_object(&m->w);
-        put_replace(&m->w, "Regex", " {2,}", SPACE);
-    } else if (m->class == OT_CLASS_OTHER) {
+    if (m->class == OT_CLASS_T5)
+        return ot_make_t5_normalizer(&m->w, m->model->charsmap, m->model->charsmap_bytes, true);
+    ot_make_begin_list(&m->w, "normalizer", "normalizers");
+    if (m->class == OT_CLASS_OTHER) {
         OT_TRY(put_own_normalizers(m));
     } else {
         if (m->prefix)
-            put_prepend(&m->w, SPACE);
-        put_replace(&m->w, "String", " ", SPACE);
+            ot_make_prepend(&m->w, SPACE);
+        ot_make_replace(&m->w, "String", " ", SPACE);
     }
-    end_sequence(&m->w);
+    ot_make_end_list(&m->w);
     return 0;
 }
 
@@ -185,15 +123,6 @@ static bool has_user_pieces(const struct ot_sentencepiece_maker *m) {
     return false;
 }
 
-static void put_split(struct ot_sentencepiece_maker *m, const char *key, const char *kind,
-                      const char *pattern, const char *behavior) {
-    begin_typed(&m->w, key, "Split");
-    put_pattern(&m->w, kind, pattern);
-    ot_json_put_text(&m->w, "behavior", behavior);
-    ot_json_put_bool(&m->w, "invert", false);
-    ot_json_end_object(&m->w);
-}
-
 static int put_user_split(struct ot_sentencepiece_maker *m) {
     const struct ot_token **list = calloc((size_t)m->model->vocab.n, sizeof *list);
     struct ot_string_builder pattern = {0};
@@ -210,7 +139,7 @@ static int put_user_split(struct ot_sentencepiece_maker *m) {
     }
     int rc = pattern.failed ? ot_fail(OT_E_BUDGET, "no memory for the user-defined pieces") : 0;
     if (rc == 0)
-        put_split(m, NULL, "Regex", pattern.text, "Isolated");
+        ot_make_split(&m->w, NULL, "Regex", pattern.text, "Isolated");
     free(pattern.text);
     free(list);
     return rc;
@@ -223,13 +152,13 @@ static int put_pre_tokenizer(struct ot_sentencepiece_maker *m) {
     if (m->class == OT_CLASS_T5) {
         put_metaspace(m, key, true);
     } else if (m->class == OT_CLASS_GEMMA) {
-        put_split(m, key, "String", " ", "MergedWithPrevious");
+        ot_make_split(&m->w, key, "String", " ", "MergedWithPrevious");
     } else if (m->class == OT_CLASS_OTHER && has_user_pieces(m)) {
-        begin_sequence(&m->w, key, "pretokenizers");
+        ot_make_begin_list(&m->w, key, "pretokenizers");
         if (marks)
             put_metaspace(m, NULL, false);
         rc = put_user_split(m);
-        end_sequence(&m->w);
+        ot_make_end_list(&m->w);
     } else if (marks) {
         put_metaspace(m, key, false);
     } else {
@@ -239,67 +168,20 @@ static int put_pre_tokenizer(struct ot_sentencepiece_maker *m) {
 }
 
 static void put_decoder(struct ot_sentencepiece_maker *m) {
-    if (m->class == OT_CLASS_T5) {
+    if (m->class == OT_CLASS_T5)
         put_metaspace(m, "decoder", true);
-        return;
-    }
-    begin_sequence(&m->w, "decoder", "decoders");
-    put_replace(&m->w, "String", SPACE, " ");
-    put_bare(&m->w, "ByteFallback");
-    put_bare(&m->w, "Fuse");
-    if (m->prefix) {
-        begin_typed(&m->w, NULL, "Strip");
-        ot_json_put_text(&m->w, "content", " ");
-        ot_json_put_int(&m->w, "start", 1);
-        ot_json_put_int(&m->w, "stop", 0);
-        ot_json_end_object(&m->w);
-    }
-    end_sequence(&m->w);
+    else
+        ot_make_bpe_decoder(&m->w, m->prefix);
 }
 
 /* ---- the frame ---- */
-
-static void put_side(struct ot_sentencepiece_maker *m, const char *kind, const char *id, size_t bytes) {
-    ot_json_begin_object(&m->w, NULL);
-    ot_json_begin_object(&m->w, kind);
-    ot_json_put_string(&m->w, "id", id, bytes);
-    ot_json_put_int(&m->w, "type_id", 0);
-    ot_json_end_object(&m->w);
-    ot_json_end_object(&m->w);
-}
-
-static void put_special(struct ot_sentencepiece_maker *m, const struct ot_sentencepiece_added *token) {
-    ot_json_begin_object(&m->w, token->text);
-    ot_json_put_string(&m->w, "id", token->text, token->bytes);
-    ot_json_begin_array(&m->w, "ids");
-    ot_json_put_int(&m->w, NULL, token->id);
-    ot_json_end_array(&m->w);
-    ot_json_begin_array(&m->w, "tokens");
-    ot_json_put_string(&m->w, NULL, token->text, token->bytes);
-    ot_json_end_array(&m->w);
-    ot_json_end_object(&m->w);
-}
 
 static int put_post_processor(struct ot_sentencepiece_maker *m) {
     if ((m->add_bos && !m->bos) || (m->add_eos && !m->eos))
         return ot_fail(OT_E_INPUT, "%s: tokenizer_config.json wants %s in each text, but there is no %s",
                        m->where, m->add_bos && !m->bos ? "bos_token" : "eos_token",
                        m->add_bos && !m->bos ? "bos_token" : "eos_token");
-    begin_typed(&m->w, "post_processor", "TemplateProcessing");
-    ot_json_begin_array(&m->w, "single");
-    if (m->add_bos)
-        put_side(m, "SpecialToken", m->bos->text, m->bos->bytes);
-    put_side(m, "Sequence", "A", 1);
-    if (m->add_eos)
-        put_side(m, "SpecialToken", m->eos->text, m->eos->bytes);
-    ot_json_end_array(&m->w);
-    ot_json_begin_object(&m->w, "special_tokens");
-    if (m->add_bos)
-        put_special(m, m->bos);
-    if (m->add_eos && m->eos != (m->add_bos ? m->bos : NULL))
-        put_special(m, m->eos);
-    ot_json_end_object(&m->w);
-    ot_json_end_object(&m->w);
+    ot_make_post_processor(&m->w, m->add_bos ? m->bos : NULL, m->add_eos ? m->eos : NULL, false);
     return 0;
 }
 
@@ -312,33 +194,81 @@ static void put_added(struct ot_sentencepiece_maker *m) {
     ot_json_end_array(&m->w);
 }
 
-static void put_scored(struct ot_sentencepiece_maker *m, const char *text, size_t bytes, double score) {
-    ot_json_begin_array(&m->w, NULL);
-    ot_json_put_string(&m->w, NULL, text, bytes);
-    ot_json_put_exact(&m->w, NULL, score);
-    ot_json_end_array(&m->w);
-}
-
 /* T5's sentinels are tokens of the model too. Those that follow the pieces without a gap are written. */
 static void put_unigram(struct ot_sentencepiece_maker *m) {
     const struct ot_vocab *vocab = &m->model->vocab;
     int64_t next = vocab->n;
-    begin_typed(&m->w, "model", "Unigram");
+    ot_make_begin(&m->w, "model", "Unigram");
     ot_json_put_int(&m->w, "unk_id", m->model->unk);
     ot_json_begin_array(&m->w, "vocab");
     for (int32_t id = 0; id < vocab->n; id++)
-        put_scored(m, vocab->tokens[id].text, vocab->tokens[id].bytes, m->model->pieces[id].score);
+        ot_make_scored(&m->w, vocab->tokens[id].text, vocab->tokens[id].bytes, m->model->pieces[id].score);
     for (size_t i = 0; i < m->n_added && m->class == OT_CLASS_T5; i++)
         if (m->added[i].id == next && next < vocab->n + m->extra_ids) {
-            put_scored(m, m->added[i].text, m->added[i].bytes, 0);
+            ot_make_scored(&m->w, m->added[i].text, m->added[i].bytes, 0);
             next++;
         }
     ot_json_end_array(&m->w);
 }
 
+/* True if transformers' class lets the piece be part or result of a merge. */
+static bool may_merge(const struct ot_sentencepiece_maker *m, int32_t id) {
+    return m->class != OT_CLASS_OTHER || m->model->pieces[id].kind == OT_PIECE_NORMAL;
+}
+
+static int32_t find(const struct ot_sentencepiece_maker *m, const char *text, size_t n) {
+    int32_t id = ot_vocab_find(&m->model->vocab, text, n);
+    return id >= 0 && may_merge(m, id) ? id : -1;
+}
+
+/* All pairs of pieces that make piece `id`. */
+static int find_pairs(const struct ot_sentencepiece_maker *m, int32_t id, struct ot_scored_merges *list) {
+    const struct ot_token *piece = &m->model->vocab.tokens[id];
+    int32_t chars = 0, before = 0;
+    if (piece->bytes > OT_MAX_MERGED_BYTES)
+        return ot_fail(OT_E_INPUT,
+                       "%s: piece %d of the SentencePiece model has %u bytes, must have at most %d", m->where,
+                       id, piece->bytes, OT_MAX_MERGED_BYTES);
+    for (uint32_t i = 0; i < piece->bytes; i++)
+        chars += ((unsigned char)piece->text[i] & 0xc0) != 0x80;
+    for (uint32_t at = 1; at < piece->bytes; at++) {
+        if (((unsigned char)piece->text[at] & 0xc0) == 0x80) /* within a character */
+            continue;
+        before++;
+        int32_t left = find(m, piece->text, at);
+        int32_t right = left < 0 ? -1 : find(m, piece->text + at, piece->bytes - at);
+        if (right >= 0)
+            OT_TRY(ot_scored_merges_add(list, (struct ot_scored_merge){.score = m->model->pieces[id].score,
+                                                                       .left = left,
+                                                                       .right = right,
+                                                                       .left_length = before,
+                                                                       .right_length = chars - before,
+                                                                       .order = id}));
+    }
+    return 0;
+}
+
+static int put_merges(struct ot_sentencepiece_maker *m) {
+    const struct ot_token *pieces = m->model->vocab.tokens;
+    struct ot_scored_merges list = {0};
+    int rc = 0;
+    for (int32_t id = 0; id < m->model->vocab.n && rc == 0; id++)
+        if (may_merge(m, id))
+            rc = find_pairs(m, id, &list);
+    ot_scored_merges_sort(&list);
+    ot_json_begin_array(&m->w, "merges");
+    for (size_t i = 0; i < list.n && rc == 0; i++) {
+        const struct ot_token *left = &pieces[list.all[i].left], *right = &pieces[list.all[i].right];
+        ot_make_merge(&m->w, left->text, left->bytes, right->text, right->bytes);
+    }
+    ot_json_end_array(&m->w);
+    free(list.all);
+    return rc;
+}
+
 static int put_bpe(struct ot_sentencepiece_maker *m) {
     const struct ot_vocab *vocab = &m->model->vocab;
-    begin_typed(&m->w, "model", "BPE");
+    ot_make_begin(&m->w, "model", "BPE");
     ot_json_put_text(&m->w, "unk_token", vocab->tokens[m->model->unk].text);
     ot_json_put_bool(&m->w, "fuse_unk", true);
     ot_json_put_bool(&m->w, "ignore_merges", m->class == OT_CLASS_OTHER && has_user_pieces(m));
@@ -346,7 +276,7 @@ static int put_bpe(struct ot_sentencepiece_maker *m) {
     for (int32_t id = 0; id < vocab->n; id++)
         ot_json_put_int(&m->w, vocab->tokens[id].text, id);
     ot_json_end_object(&m->w);
-    return ot_sentencepiece_put_merges(m);
+    return put_merges(m);
 }
 
 static int put_model(struct ot_sentencepiece_maker *m) {
@@ -388,95 +318,5 @@ int ot_sentencepiece_make(const struct ot_sentencepiece *model, const struct ot_
     free(m.w.out.text);
     free(m.added);
     ot_arena_close(m.arena);
-    return rc;
-}
-
-/* ---- merges ---- */
-
-/* The merges of a SentencePiece model of type BPE. */
-
-/* The work grows with the square of a piece's length. No piece of a real model is nearly that long. */
-enum { MAX_MERGED_BYTES = 512 };
-
-struct merge {
-    float score;
-    int32_t id, left, right;
-    int32_t left_chars, right_chars;
-};
-
-struct merges {
-    struct merge *all;
-    size_t n, capacity;
-};
-
-/* The best score first; then the longer left side, then the longer right side, as transformers orders them;
- * then the piece with the lower id. */
-static int by_rank(const void *a, const void *b) {
-    const struct merge *x = a, *y = b;
-    if (x->score != y->score)
-        return x->score > y->score ? -1 : 1;
-    if (x->left_chars != y->left_chars)
-        return x->left_chars > y->left_chars ? -1 : 1;
-    if (x->right_chars != y->right_chars)
-        return x->right_chars > y->right_chars ? -1 : 1;
-    return (x->id > y->id) - (x->id < y->id);
-}
-
-static int add(struct merges *list, struct merge merge) {
-    OT_TRY(ot_grow(&list->all, &list->capacity, list->n + 1, sizeof *list->all, "merges"));
-    list->all[list->n++] = merge;
-    return 0;
-}
-
-static int32_t find(const struct ot_sentencepiece_maker *m, const char *text, size_t n) {
-    int32_t id = ot_vocab_find(&m->model->vocab, text, n);
-    return id >= 0 && ot_sentencepiece_merges(m, id) ? id : -1;
-}
-
-/* All pairs of pieces that make piece `id`. */
-static int find_pairs(const struct ot_sentencepiece_maker *m, int32_t id, struct merges *list) {
-    const struct ot_token *piece = &m->model->vocab.tokens[id];
-    int32_t chars = 0, before = 0;
-    if (piece->bytes > MAX_MERGED_BYTES)
-        return ot_fail(OT_E_INPUT,
-                       "%s: piece %d of the SentencePiece model has %u bytes, must have at most %d", m->where,
-                       id, piece->bytes, MAX_MERGED_BYTES);
-    for (uint32_t i = 0; i < piece->bytes; i++)
-        chars += ((unsigned char)piece->text[i] & 0xc0) != 0x80;
-    for (uint32_t at = 1; at < piece->bytes; at++) {
-        if (((unsigned char)piece->text[at] & 0xc0) == 0x80) /* within a character */
-            continue;
-        before++;
-        int32_t left = find(m, piece->text, at);
-        int32_t right = left < 0 ? -1 : find(m, piece->text + at, piece->bytes - at);
-        if (right >= 0)
-            OT_TRY(add(list,
-                       (struct merge){m->model->pieces[id].score, id, left, right, before, chars - before}));
-    }
-    return 0;
-}
-
-static void put_token(struct ot_sentencepiece_maker *m, int32_t id) {
-    const struct ot_token *piece = &m->model->vocab.tokens[id];
-    ot_json_put_string(&m->w, NULL, piece->text, piece->bytes);
-}
-
-int ot_sentencepiece_put_merges(struct ot_sentencepiece_maker *m) {
-    struct merges list = {0};
-    int rc = 0;
-    for (int32_t id = 0; id < m->model->vocab.n && rc == 0; id++)
-        if (ot_sentencepiece_merges(m, id))
-            rc = find_pairs(m, id, &list);
-    if (rc == 0 && list.n > 0)
-        qsort(list.all, list.n, sizeof *list.all, by_rank);
-    ot_json_begin_array(&m->w, "merges");
-    for (size_t i = 0; i < list.n && rc == 0; i++) {
-        ot_json_begin_array(&m->w, NULL);
-        put_token(m, list.all[i].left);
-        put_token(m, list.all[i].right);
-        ot_json_end_array(&m->w);
-    }
-    ot_json_end_array(&m->w);
-    free(list.all);
     return rc;
 }

@@ -33,12 +33,4 @@ struct ot_sentencepiece_maker {
 
 /* Lists the added tokens, and finds bos and eos. Errors: OT_E_INPUT, OT_E_BUDGET. */
 int ot_sentencepiece_find_added(struct ot_sentencepiece_maker *m);
-/* Writes the key "merges". Errors: OT_E_INPUT (a piece is too long), OT_E_BUDGET. */
-int ot_sentencepiece_put_merges(struct ot_sentencepiece_maker *m);
-
-/* True if transformers' class lets the piece be part or result of a merge. */
-static inline bool ot_sentencepiece_merges(const struct ot_sentencepiece_maker *m, int32_t id) {
-    return m->class != OT_CLASS_OTHER || m->model->pieces[id].kind == OT_PIECE_NORMAL;
-}
-
 #endif
