@@ -37,13 +37,14 @@ struct ot_jinja_function {
 };
 
 struct ot_jinja_method_row {
-    const char *name;
+    const char *names; /* separated by spaces */
     /* NULL: Python has the method and this engine has not. */
     int (*run)(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
                const struct ot_jinja_call *call, struct ot_jinja_value *out);
 };
 struct ot_jinja_method {
     struct ot_jinja_value object;
+    const struct ot_jinja_string *name;
     const struct ot_jinja_method_row *row;
 };
 

@@ -29,11 +29,7 @@ static const struct ot_jinja_value *find(const struct ot_jinja_scope *scope,
 
 /* Names that jinja2 gives a meaning. */
 static bool is_unsupported(const struct ot_jinja_string *name) {
-    static const char *const names[] = {"varargs", "kwargs", "joiner", "cycler", "lipsum"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (ot_jinja_is(name, names[i]))
-            return true;
-    return false;
+    return ot_jinja_is_among(name, "varargs kwargs joiner cycler lipsum");
 }
 
 static int get_name(struct ot_jinja_run *run, struct ot_jinja_scope *scope, const struct ot_jinja_node *node,
@@ -253,7 +249,8 @@ static int call_value(struct ot_jinja_run *run, const struct ot_jinja_value *cal
     case OT_JINJA_METHOD:
         if (callee->as.method->row->run)
             return callee->as.method->row->run(&run->heap, &callee->as.method->object, call, out);
-        return ot_jinja_unsupported(&run->heap, "the method %s() of %s", callee->as.method->row->name,
+        return ot_jinja_unsupported(&run->heap, "the method %.*s() of %s",
+                                    (int)callee->as.method->name->bytes, callee->as.method->name->text,
                                     ot_jinja_kind_name(&callee->as.method->object));
     case OT_JINJA_LOOP:
         return ot_jinja_unsupported(&run->heap, "a recursive loop");

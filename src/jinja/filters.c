@@ -66,7 +66,7 @@ static bool is_sequence(const struct ot_jinja_value *v) {
            v->kind == OT_JINJA_RANGE || v->kind == OT_JINJA_DICT || v->kind == OT_JINJA_UNDEFINED;
 }
 static const struct test {
-    const char *name;
+    const char *names; /* separated by spaces */
     bool (*is)(const struct ot_jinja_value *v);
     int op; /* is NULL: compares with the argument; '%': tests the remainder of a division */
     int64_t divisor, remainder; /* divisor 0: the argument */
@@ -87,23 +87,14 @@ static const struct test {
     {"odd", .op = '%', .divisor = 2, .remainder = 1},
     {"even", .op = '%', .divisor = 2, .remainder = 0},
     {"divisibleby", .op = '%', .divisor = 0, .remainder = 0},
-    {"eq", .op = OT_JINJA_OP_EQ},
-    {"equalto", .op = OT_JINJA_OP_EQ},
-    {"==", .op = OT_JINJA_OP_EQ},
-    {"ne", .op = OT_JINJA_OP_NE},
-    {"!=", .op = OT_JINJA_OP_NE},
-    {"lt", .op = '<'},
-    {"lessthan", .op = '<'},
-    {"<", .op = '<'},
-    {"gt", .op = '>'},
-    {"greaterthan", .op = '>'},
-    {">", .op = '>'},
-    {"le", .op = OT_JINJA_OP_LE},
-    {"<=", .op = OT_JINJA_OP_LE},
-    {"ge", .op = OT_JINJA_OP_GE},
-    {">=", .op = OT_JINJA_OP_GE},
+    {"eq equalto ==", .op = OT_JINJA_OP_EQ},
+    {"ne !=", .op = OT_JINJA_OP_NE},
+    {"lt lessthan <", .op = '<'},
+    {"gt greaterthan >", .op = '>'},
+    {"le <=", .op = OT_JINJA_OP_LE},
+    {"ge >=", .op = OT_JINJA_OP_GE},
     {"in", .op = OT_JINJA_OP_IN},
-    {.name = NULL},
+    {.names = NULL},
 };
 
 static int test_remainder(struct ot_jinja_heap *heap, const struct test *test,
@@ -121,16 +112,16 @@ int ot_jinja_test(struct ot_jinja_heap *heap, const struct ot_jinja_string *name
     struct ot_jinja_value v[2];
     const struct test *test = tests;
     char what[80];
-    while (test->name && !ot_jinja_is(name, test->name))
+    while (test->names && !ot_jinja_is_among(name, test->names))
         test++;
-    if (!test->name)
+    if (!test->names)
         return ot_jinja_fail(
             heap,
             "the test '%.*s' is not supported in chat templates; supported: boolean defined divisibleby eq "
             "even false float ge gt in integer iterable le lt mapping ne none number odd sequence string "
             "true undefined",
             (int)ot_min(name->bytes, 60), name->text);
-    snprintf(what, sizeof what, "the test %s", test->name);
+    snprintf(what, sizeof what, "the test %.*s", (int)name->bytes, name->text);
     bool alone = test->is || test->divisor;
     OT_TRY(ot_jinja_bind(heap, call, what, alone ? one : two, alone ? 1 : 2, v));
     if (test->op == '%')

@@ -106,10 +106,9 @@ static int find_method(struct ot_jinja_heap *heap, const struct ot_jinja_value *
                        const struct ot_jinja_string *name, bool *found, struct ot_jinja_value *out) {
     const struct ot_jinja_method_row *row = ot_jinja_methods(object->kind);
     *found = false;
-    for (; row && row->name; row++)
-        if (ot_jinja_is(name, row->name))
-            break;
-    if (!row || !row->name)
+    while (row && row->names && !ot_jinja_is_among(name, row->names))
+        row++;
+    if (!row || !row->names)
         return 0;
     *found = true;
     if (row->run == ot_jinja_changes)
@@ -118,6 +117,7 @@ static int find_method(struct ot_jinja_heap *heap, const struct ot_jinja_value *
     if (!method)
         return heap->error;
     method->object = *object;
+    method->name = name;
     method->row = row;
     *out = (struct ot_jinja_value){.kind = OT_JINJA_METHOD, .as.method = method};
     return 0;

@@ -78,35 +78,22 @@ METHOD(dict_get) {
 }
 
 static const struct ot_jinja_method_row dict_methods[] = {
-    {"clear", ot_jinja_changes},
-    {"copy", NULL},
-    {"fromkeys", NULL},
     {"get", dict_get},
     {"items", dict_items},
     {"keys", dict_keys},
-    {"pop", ot_jinja_changes},
-    {"popitem", ot_jinja_changes},
-    {"setdefault", ot_jinja_changes},
-    {"update", ot_jinja_changes},
     {"values", dict_values},
+    {"clear pop popitem setdefault update", ot_jinja_changes},
+    {"copy fromkeys", NULL},
     {NULL, NULL},
 };
 
 static const struct ot_jinja_method_row list_methods[] = {
-    {"append", ot_jinja_changes},
-    {"clear", ot_jinja_changes},
-    {"copy", NULL},
-    {"count", NULL},
-    {"extend", ot_jinja_changes},
-    {"index", NULL},
-    {"insert", ot_jinja_changes},
-    {"pop", ot_jinja_changes},
-    {"remove", ot_jinja_changes},
-    {"reverse", ot_jinja_changes},
-    {"sort", ot_jinja_changes},
+    {"append clear extend insert pop remove reverse sort", ot_jinja_changes},
+    {"copy count index", NULL},
     {NULL, NULL},
 };
-static const struct ot_jinja_method_row tuple_methods[] = {{"count", NULL}, {"index", NULL}, {NULL, NULL}};
+
+static const struct ot_jinja_method_row tuple_methods[] = {{"count index", NULL}, {NULL, NULL}};
 
 /* ---- str: case ---- */
 
@@ -334,52 +321,27 @@ out:
 
 static const struct ot_jinja_method_row string_methods[] = {
     {"capitalize", capitalize},
-    {"casefold", NULL},
-    {"center", NULL},
-    {"count", NULL},
-    {"encode", NULL},
     {"endswith", endswith},
-    {"expandtabs", NULL},
     {"find", find},
     {"format", ot_jinja_format},
-    {"format_map", NULL},
-    {"index", NULL},
-    {"isalnum", NULL},
-    {"isalpha", NULL},
-    {"isascii", NULL},
-    {"isdecimal", NULL},
-    {"isdigit", NULL},
-    {"isidentifier", NULL},
-    {"islower", NULL},
-    {"isnumeric", NULL},
-    {"isprintable", NULL},
-    {"isspace", NULL},
-    {"istitle", NULL},
-    {"isupper", NULL},
     {"join", join},
-    {"ljust", NULL},
     {"lower", lower},
     {"lstrip", lstrip},
-    {"maketrans", NULL},
-    {"partition", NULL},
     {"removeprefix", removeprefix},
     {"removesuffix", removesuffix},
     {"replace", replace},
-    {"rfind", NULL},
-    {"rindex", NULL},
-    {"rjust", NULL},
-    {"rpartition", NULL},
     {"rsplit", ot_jinja_rsplit},
     {"rstrip", rstrip},
     {"split", ot_jinja_split},
     {"splitlines", ot_jinja_splitlines},
     {"startswith", startswith},
     {"strip", strip},
-    {"swapcase", NULL},
     {"title", title},
-    {"translate", NULL},
     {"upper", upper},
-    {"zfill", NULL},
+    {"casefold center count encode expandtabs format_map index isalnum isalpha isascii "
+     "isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper "
+     "ljust maketrans partition rfind rindex rjust rpartition swapcase translate zfill",
+     NULL},
     {NULL, NULL},
 };
 

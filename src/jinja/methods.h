@@ -5,7 +5,7 @@
 #include "src/base/text.h"
 #include "src/jinja/call.h"
 
-/* The methods of a kind, up to a row without a name; NULL: none. */
+/* The methods of a kind, up to a row without names; NULL: none. */
 const struct ot_jinja_method_row *ot_jinja_methods(enum ot_jinja_kind kind);
 /* The function of methods that would change their object: jinja2's immutable sandbox makes them undefined. */
 int ot_jinja_changes(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,

@@ -141,6 +141,8 @@ static inline double ot_jinja_to_real(const struct ot_jinja_value *v) {
 const char *ot_jinja_kind_name(const struct ot_jinja_value *v); /* "a string", "a list", ... */
 size_t ot_jinja_count_chars(const char *text, size_t bytes);
 bool ot_jinja_is(const struct ot_jinja_string *string, const char *text); /* the same characters */
+/* words: separated by one space. */
+bool ot_jinja_is_among(const struct ot_jinja_string *string, const char *words);
 
 /* Makes a string value. copy: false if the text outlives the heap. Errors: as ot_jinja_alloc. */
 int ot_jinja_string(struct ot_jinja_heap *heap, const char *text, size_t bytes, bool copy,
