@@ -29,15 +29,18 @@ struct ot_topic {
 };
 extern const struct ot_topic ot_topics[]; /* in alphabetical order */
 extern const int ot_topic_count;
+extern const struct ot_topic ot_command_texts[]; /* one for each command; see ot_help_of_command */
+/* One topic of items: the names of options of other programs, separated by spaces, and the answer to a user
+ * who types one of them (elsewhere.c). */
+extern const struct ot_topic ot_elsewhere[];
 /* NULL: no such topic. */
 const struct ot_topic *ot_topic_find(const char *name);
 
-/* ---- the texts of commands and options, for the manual (manual.c) ---- */
+/* ---- the texts of commands and options, for the manual (describe.c) ---- */
 
-struct ot_command_help {
-    const char *usage, *what, *examples[4];
-};
-const struct ot_command_help *ot_help_of_command(enum ot_command command);
+/* The help of a command is a topic too, of commands/NAME.txt: its title is the usage, the first block says
+ * what the command does, the second has the examples, one a line. */
+const struct ot_topic *ot_help_of_command(enum ot_command command);
 /* The placeholder of the option's value: "yes|no", "FILE"; "" for a flag. */
 const char *ot_help_value(const struct ot_option *option);
 extern const char *const ot_help_units;

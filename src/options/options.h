@@ -372,15 +372,8 @@ int ot_options_check(struct ot_options *options);
 /* True if the option has no effect: an option that excludes it is given, or the option that it depends on is
  * missing. */
 bool ot_option_overruled(const struct ot_options *options, const char *name);
-/* Options of other programs, and the answer to each: the option to use instead, or why none is needed or
- * available. */
-struct ot_foreign_option {
-    const char *names; /* separated by spaces */
-    const char *answer;
-};
-extern const struct ot_foreign_option ot_foreign_options[];
-extern const int ot_foreign_option_count;
-/* The answer to the option `word` of another program. NULL: the name is not known. */
+/* The answer to the option `word` of another program: the option to use instead, or why none is needed or
+ * available. NULL: the name is not known. */
 const char *ot_option_foreign(const char *word);
 /* The option that other programs call `word`; an option of the command wins over others. NULL if none. */
 const struct ot_option *ot_option_called(const char *word, enum ot_command command);

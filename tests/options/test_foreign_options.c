@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/options/help.h"
 #include "tests/options/option_lines.h"
 
 #define BASE "--model m --data d.jsonl "
@@ -86,12 +87,12 @@ static bool has_word(const char *words, const char *word, size_t n) {
 }
 
 /* Returns the number of options that an answer names: each exists. */
-static int check_answer(const struct ot_foreign_option *foreign) {
+static int check_answer(const struct ot_topic_block *foreign) {
     int found = 0;
-    for (const char *at = foreign->answer; (at = strstr(at, "--")); found++) {
+    for (const char *at = foreign->text; (at = strstr(at, "--")); found++) {
         size_t n = strspn(at += 2, "abcdefghijklmnopqrstuvwxyz0123456789-/");
         if (ot_option_find(at, n, OT_COMMAND_TRAIN) < 0)
-            fail_msg("the answer to --%s names --%.*s, which is no option", foreign->names, (int)n, at);
+            fail_msg("the answer to --%s names --%.*s, which is no option", foreign->term, (int)n, at);
     }
     return found;
 }
@@ -101,14 +102,14 @@ static int check_answer(const struct ot_foreign_option *foreign) {
 static void check_name(int index, const char *name, size_t n) {
     const struct ot_option *option;
     char spelled[80];
-    for (int other = 0; other < ot_foreign_option_count; other++)
-        if (other != index && has_word(ot_foreign_options[other].names, name, n))
+    for (int other = 0; other < ot_elsewhere->n_blocks; other++)
+        if (other != index && has_word(ot_elsewhere->blocks[other].term, name, n))
             fail_msg("--%.*s has two answers", (int)n, name);
     for (int i = 0; (option = ot_option_at(i)); i++) {
         if (has_word(option->name, name, n))
             fail_msg("--%.*s is an option, so nobody sees the answer", (int)n, name);
         int length = snprintf(spelled, sizeof spelled, "--%s", option->name);
-        const char *found = strstr(ot_foreign_options[index].answer, spelled);
+        const char *found = strstr(ot_elsewhere->blocks[index].text, spelled);
         bool is_named = found && !isalpha((unsigned char)found[length]) && found[length] != '-';
         if (has_word(option->elsewhere, name, n) && !is_named)
             fail_msg("--%.*s is a name of %s, which the answer does not name", (int)n, name, spelled);
@@ -118,9 +119,9 @@ static void check_name(int index, const char *name, size_t n) {
 static void answers_agree_with_the_option_table(void **state) {
     (void)state;
     int found = 0;
-    for (int i = 0; i < ot_foreign_option_count; i++) {
-        found += check_answer(&ot_foreign_options[i]);
-        for (const char *name = ot_foreign_options[i].names; *name;) {
+    for (int i = 0; i < ot_elsewhere->n_blocks; i++) {
+        found += check_answer(&ot_elsewhere->blocks[i]);
+        for (const char *name = ot_elsewhere->blocks[i].term; *name;) {
             size_t n = strcspn(name, " ");
             assert_true(n > 0);
             check_name(i, name, n);

@@ -1,6 +1,6 @@
 """src/options/embed-topics makes a C file of the help topics, and refuses a text that it would misread.
 
-Usage: test_topics.py EMBED_TOPICS TOPIC.txt...
+Usage: test_topics.py EMBED_TOPICS TOPIC.txt... commands/COMMAND.txt...
 """
 
 import os
@@ -15,9 +15,11 @@ del sys.argv[1:]
 
 
 class Topics(unittest.TestCase):
-    def embed(self, text):
+    def embed(self, text, room="topics"):
         """Returns the exit code, and the C file or the message."""
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as base:
+            folder = os.path.join(base, room)
+            os.mkdir(folder)
             path, out = os.path.join(folder, "tides.txt"), os.path.join(folder, "out.c")
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
@@ -29,8 +31,9 @@ class Topics(unittest.TestCase):
 
     def test_every_text_in_the_folder_is_a_topic(self):
         """The build lists the files by name, so a new file could be forgotten."""
-        folder = os.path.join(os.path.dirname(EMBED), "topics")
-        self.assertEqual(sorted(os.listdir(folder)), sorted(map(os.path.basename, TOPICS)))
+        root = os.path.dirname(EMBED)
+        found = [os.path.join(root, folder, name) for folder in ("commands", "topics") for name in os.listdir(os.path.join(root, folder))]
+        self.assertEqual(sorted(found), sorted(TOPICS))
 
     def test_blocks(self):
         code, c = self.embed('Tides\n\nTwo lines,\none "paragraph".\n\nspring\n    High,\n    at new moon.\nneap\n    Low.\n\n'
@@ -50,6 +53,20 @@ class Topics(unittest.TestCase):
             code, said = self.embed(text)
             self.assertEqual(code, 1, text)
             self.assertTrue(said.startswith("tides.txt" + message), f"{text!r}: {said}")
+
+    def test_the_help_of_a_command_is_a_paragraph_and_examples(self):
+        code, c = self.embed("tides DIR\n\nTells\nthe tides.\n\n    tides a\n    tides b\n", "commands")
+        self.assertEqual(code, 0, c)
+        table = c.split("ot_command_texts[] = {\n")[1].split("};")[0]
+        self.assertEqual(table.strip(), '{"tides", "tides DIR", blocks_0, 2},')
+        self.assertEqual(self.embed("tides DIR\n\nTells.\n", "commands"),
+                         (1, "tides.txt:3: the help of a command is a paragraph and literal lines\n"))
+
+    def test_answers_to_options_of_other_programs_are_items(self):
+        code, c = self.embed("Others\n\na b\n    Use --c.\n", "elsewhere")
+        self.assertEqual(code, 0, c)
+        self.assertIn('ot_elsewhere[] = {\n    {"tides", "Others", blocks_0, 1},\n};', c)
+        self.assertEqual(self.embed("Others\n\nText.\n", "elsewhere"), (1, "tides.txt:3: a text of elsewhere has items alone\n"))
 
 
 if __name__ == "__main__":
