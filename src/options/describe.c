@@ -10,7 +10,7 @@ static void put_option(struct ot_json_writer *w, const struct ot_option *option)
     ot_json_begin_object(w, NULL);
     ot_json_put_text(w, "name", option->name);
     ot_json_put_text(w, "letter", letter);
-    ot_json_put_text(w, "help", option->help);
+    ot_json_put_text(w, "help", ot_help_of_option(option));
     ot_json_put_text(w, "value", ot_help_value(option));
     ot_json_put_text(w, "default",
                      option->fallback ? option->fallback

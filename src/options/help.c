@@ -15,6 +15,20 @@ const struct ot_topic *ot_help_of_command(enum ot_command command) {
     return text;
 }
 
+const char *ot_help_of_option(const struct ot_option *option) {
+    for (int i = 0; i < ot_option_texts->n_blocks; i++) {
+        const char *term = ot_option_texts->blocks[i].term;
+        size_t n = strcspn(term, " ");
+        if (strlen(option->name) != n || memcmp(term, option->name, n) != 0)
+            continue;
+        for (int c = 0; c < OT_COMMAND_COUNT; c++)
+            if ((option->commands & (1u << c)) &&
+                (!term[n] || strcmp(term + n + 1, ot_command_name((enum ot_command)c)) == 0))
+                return ot_option_texts->blocks[i].text;
+    }
+    return NULL;
+}
+
 const char *ot_help_value(const struct ot_option *option) {
     return option->type == OT_OPTION_YES_NO ? "yes|no"
            : option->argument               ? option->argument
@@ -59,7 +73,7 @@ static void print_option(FILE *out, const struct ot_option *option) {
     char note[256] = "";
     if (option->fallback || option->chosen)
         snprintf(note, sizeof note, " (default: %s)", option->fallback ? option->fallback : option->chosen);
-    column = print_wrapped(out, option->help, INDENT, INDENT);
+    column = print_wrapped(out, ot_help_of_option(option), INDENT, INDENT);
     if (*note)
         print_wrapped(out, note + 1, column, INDENT);
     fputc('\n', out);

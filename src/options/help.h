@@ -33,6 +33,9 @@ extern const struct ot_topic ot_command_texts[]; /* one for each command; see ot
 /* One topic of items: the names of options of other programs, separated by spaces, and the answer to a user
  * who types one of them (elsewhere.c). */
 extern const struct ot_topic ot_elsewhere[];
+/* One topic with an item for each option: its name, and a command that has it if the table has several rows
+ * with that name; see ot_help_of_option. */
+extern const struct ot_topic ot_option_texts[];
 /* NULL: no such topic. */
 const struct ot_topic *ot_topic_find(const char *name);
 
@@ -41,6 +44,8 @@ const struct ot_topic *ot_topic_find(const char *name);
 /* The help of a command is a topic too, of commands/NAME.txt: its title is the usage, the first block says
  * what the command does, the second has the examples, one a line. */
 const struct ot_topic *ot_help_of_command(enum ot_command command);
+/* What the option does, in one or two sentences. */
+const char *ot_help_of_option(const struct ot_option *option);
 /* The placeholder of the option's value: "yes|no", "FILE"; "" for a flag. */
 const char *ot_help_value(const struct ot_option *option);
 extern const char *const ot_help_units;

@@ -161,7 +161,6 @@ struct ot_option {
     size_t field; /* offset in struct ot_options */
     unsigned commands;
 
-    const char *help;     /* one or two sentences */
     char letter;          /* -p; '\0': none */
     const char *argument; /* placeholder of the value in help; NULL for flags and choices */
     const char *choices;  /* "auto|bf16" */

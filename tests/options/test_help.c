@@ -89,8 +89,11 @@ static void help_says_defaults_and_exit_codes(void **state) {
 static void options_are_named_once_a_command_and_described(void **state) {
     (void)state;
     const struct ot_option *option, *other;
-    for (int i = 0; (option = ot_option_at(i)); i++) {
-        assert_true(strlen(option->help) > 10 && option->help[strlen(option->help) - 1] == '.');
+    int n = 0;
+    for (int i = 0; (option = ot_option_at(i)); i++, n++) {
+        const char *help = ot_help_of_option(option);
+        assert_non_null(help);
+        assert_true(strlen(help) > 10 && help[strlen(help) - 1] == '.');
         assert_true(option->commands != 0);
         if (option->type == OT_OPTION_CHOICE)
             assert_non_null(option->choices);
@@ -103,6 +106,7 @@ static void options_are_named_once_a_command_and_described(void **state) {
             assert_true(!option->letter || option->letter != other->letter);
         }
     }
+    assert_int_equal(ot_option_texts->n_blocks, n); /* no text without its option */
 }
 
 /* ---- texts written by hand agree with the program ---- */

@@ -62,11 +62,12 @@ class Topics(unittest.TestCase):
         self.assertEqual(self.embed("tides DIR\n\nTells.\n", "commands"),
                          (1, "tides.txt:3: the help of a command is a paragraph and literal lines\n"))
 
-    def test_answers_to_options_of_other_programs_are_items(self):
-        code, c = self.embed("Others\n\na b\n    Use --c.\n", "elsewhere")
-        self.assertEqual(code, 0, c)
-        self.assertIn('ot_elsewhere[] = {\n    {"tides", "Others", blocks_0, 1},\n};', c)
-        self.assertEqual(self.embed("Others\n\nText.\n", "elsewhere"), (1, "tides.txt:3: a text of elsewhere has items alone\n"))
+    def test_what_options_do_and_answers_to_foreign_ones_are_items(self):
+        for folder, table in (("elsewhere", "ot_elsewhere"), ("help", "ot_option_texts")):
+            code, c = self.embed("Options\n\na b\n    Use --c.\n", folder)
+            self.assertEqual(code, 0, c)
+            self.assertIn(f'{table}[] = {{\n    {{"tides", "Options", blocks_0, 1}},\n}};', c)
+            self.assertEqual(self.embed("Options\n\nText.\n", folder), (1, f"tides.txt:3: a text of {folder} has items alone\n"))
 
 
 if __name__ == "__main__":
