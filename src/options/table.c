@@ -1,60 +1,264 @@
-/* The option table, joined from its parts in the order of --help; and its part for reports and single
- * commands. */
-#include "src/options/table.h"
+/* The option table, in the order of --help. */
+#include "offload/comm/world.h"
+#include "src/options/options.h"
+#include "src/options/schedule_lr.h"
 
 #include <stdio.h>
 
-static const struct ot_option_list *const lists[] = {&ot_options_of_train, &ot_options_of_commands};
+#define FIELD(name) offsetof(struct ot_options, name)
 
-const struct ot_option *ot_option_at(int index) {
-    if (index < 0)
-        return NULL;
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        if (index < lists[i]->n)
-            return &lists[i]->options[index];
-        index -= lists[i]->n;
-    }
-    return NULL;
-}
+enum {
+    TRAIN = OT_FOR_TRAIN,
+    GENERATE = OT_FOR_GENERATE,
+    EVAL = OT_FOR_EVAL,
+    TOKENIZE = OT_FOR_TOKENIZE,
+    PROBE = OT_FOR_PROBE,
+    PLAN = OT_FOR_PLAN,
+    BENCH = OT_FOR_BENCH,
+    VERIFY = OT_FOR_VERIFY,
+    EXPORT = OT_FOR_EXPORT,
+    MERGE = OT_FOR_MERGE,
+    QUANTIZE = OT_FOR_QUANTIZE,
+    COMM_TEST = OT_FOR_COMM_TEST,
+    MODELS = TRAIN | GENERATE | EVAL /* the commands that run a model */
+};
 
-const char *ot_option_section_title(enum ot_option_section section) {
-    static const char *const titles[OT_SECTION_COUNT] = {
-        [OT_SECTION_INPUT] = "Input and output",
-        [OT_SECTION_DATA] = "Rows",
-        [OT_SECTION_STEP] = "Length and batches",
-        [OT_SECTION_OPTIMIZER] = "Optimizer",
-        [OT_SECTION_MEMORY] = "Memory and machine",
-        [OT_SECTION_RANKS] = "Several GPUs and hosts",
-        [OT_SECTION_SAFETY] = "Checkpoints and safety",
-        [OT_SECTION_DESCRIBED] = "A described machine, and what a run costs",
-        [OT_SECTION_TEXT] = "Text",
-        [OT_SECTION_REPORT] = "Evaluation and reports",
-    };
-    return titles[section];
-}
-
-const char *ot_command_name(enum ot_command command) {
-    static const char *const names[OT_COMMAND_COUNT] = {"train",  "generate", "eval",     "tokenize",
-                                                        "probe",  "plan",     "bench",    "verify",
-                                                        "export", "merge",    "quantize", "comm-test"};
-    return names[command];
-}
-
-const char *ot_command_list(unsigned commands, char list[OT_COMMAND_LIST_BYTES]) {
-    int used = 0;
-    list[0] = '\0';
-    for (int c = 0; c < OT_COMMAND_COUNT; c++)
-        if (commands & (1u << c))
-            used += snprintf(list + used, (size_t)(OT_COMMAND_LIST_BYTES - used), "%s%s", used ? ", " : "",
-                             ot_command_name((enum ot_command)c));
-    return list;
-}
-
-/* ---- reports and single commands ---- */
-
+#define K             1024.0
+#define MANY          1e9
 #define FASTEST_BYTES 1e13 /* per second; faster than every existing link and memory */
 
 static const struct ot_option table[] = {
+    /* ---- input and output ---- */
+    {"model", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(model), MODELS | TOKENIZE | PLAN | BENCH | QUANTIZE,
+     .argument = "DIR|NAME", .on_resume = OT_RESUME_CONTENT,
+     .elsewhere = "model-name-or-path base-model pretrained checkpoint"},
+    {"data", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(data), TRAIN | EVAL | PLAN | QUANTIZE,
+     .argument = "FILE", .on_resume = OT_RESUME_CONTENT, .elsewhere = "dataset train-data train-file input"},
+    {"eval-data", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(eval_data), TRAIN | QUANTIZE, .argument = "FILE",
+     .on_resume = OT_RESUME_CONTENT, .elsewhere = "validation-data eval-file validation-file"},
+    {"out", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(out), TRAIN, .argument = "DIR",
+     .chosen = "out/MODEL-DATA, from their names", .on_resume = OT_RESUME_FREE,
+     .elsewhere = "output output-dir save-dir"},
+    {"init", OT_OPTION_CHOICE, OT_SECTION_INPUT, FIELD(init), TRAIN, .choices = "files|random",
+     .fallback = "files", .on_resume = OT_RESUME_SAME, .elsewhere = "from-scratch"},
+    {"train", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(train), TRAIN | PLAN | BENCH, .argument = "WHAT,..",
+     .chosen = "all parameters", .on_resume = OT_RESUME_SAME,
+     .elsewhere = "trainable-layers train-layers unfreeze trainable freeze-except"},
+    {"freeze", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(freeze), TRAIN | PLAN | BENCH, .argument = "WHAT,..",
+     .on_resume = OT_RESUME_SAME,
+     .elsewhere = "freeze-layers freeze-embeddings freeze-modules freeze-trainable-layers"},
+    {"lora", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(lora), TRAIN | PLAN | BENCH, .argument = "[r=16,..]",
+     .bare = "r=16", .on_resume = OT_RESUME_SAME,
+     .elsewhere = "lora-r lora-rank lora-alpha lora-dropout lora-target-modules use-lora peft use-peft "
+                  "qlora lora-target rank-pattern loraplus-lr-ratio target-parameters "
+                  "lora-target-parameters"},
+    {"rope-scaling", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(rope_scaling), MODELS | PLAN | BENCH,
+     .argument = "TYPE:N", .on_resume = OT_RESUME_SAME,
+     .elsewhere = "rope-scaling-type rope-factor rope-scaling-factor rope-freq-scale yarn-orig-ctx"},
+    {"adapter", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(adapter), MODELS, .argument = "DIR",
+     .on_resume = OT_RESUME_SAME,
+     .elsewhere = "adapter-name-or-path lora-path adapters lora-modules peft-model"},
+    {"base-type", OT_OPTION_CHOICE, OT_SECTION_INPUT, FIELD(base_type), MODELS | PLAN | BENCH,
+     .choices = "auto|bf16|fp16|int8|nf4|nf4-double|mxfp4", .fallback = "auto", .on_resume = OT_RESUME_SAME,
+     .elsewhere = "bnb-4bit-quant-type quant-type base-dtype quantize quantization quantization-bit bits"},
+    {"tokenizer", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(tokenizer),
+     MODELS | TOKENIZE | PLAN | MERGE | QUANTIZE, .argument = "FILE", .chosen = "tokenizer.json of the model",
+     .on_resume = OT_RESUME_CONTENT, .elsewhere = "tokenizer-path tokenizer-file"},
+    {"config", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(config), OT_FOR_ALL, .argument = "FILE",
+     .on_resume = OT_RESUME_FREE, .elsewhere = "config-file"},
+
+    /* ---- data ---- */
+    {"template", OT_OPTION_TEXT, OT_SECTION_DATA, FIELD(template_name), MODELS | PLAN | QUANTIZE,
+     .argument = "NAME", .chosen = "from the fields of the rows", .on_resume = OT_RESUME_SAME,
+     .elsewhere = "chat-template"},
+    {"prompt-format", OT_OPTION_TEXT, OT_SECTION_DATA, FIELD(prompt_format), MODELS | PLAN | QUANTIZE,
+     .argument = "TEXT", .on_resume = OT_RESUME_SAME, .elsewhere = "prompt-template"},
+    {"columns", OT_OPTION_TEXT, OT_SECTION_DATA, FIELD(columns), MODELS | PLAN | QUANTIZE,
+     .argument = "OURS=THEIRS,..", .on_resume = OT_RESUME_SAME,
+     .elsewhere = "column-names dataset-text-field prompt-column response-column field-map"},
+    {"seq-len", OT_OPTION_COUNT, OT_SECTION_DATA, FIELD(seq_len), TRAIN | EVAL | PLAN | BENCH | QUANTIZE,
+     .argument = "TOKENS", .min = 8, .max = 1 << 20, .of_tokens = true,
+     .chosen = "2048, or the model's maximum if that is less", .on_resume = OT_RESUME_SAME,
+     .elsewhere = "max-length max-seq-length max-seq-len block-size cutoff-len context-length"},
+    {"pack", OT_OPTION_YES_NO, OT_SECTION_DATA, FIELD(pack), TRAIN | EVAL | PLAN | QUANTIZE,
+     .fallback = "yes", .on_resume = OT_RESUME_SAME, .elsewhere = "packing sample-packing"},
+    {"train-on-prompt", OT_OPTION_FLAG, OT_SECTION_DATA, FIELD(train_on_prompt),
+     TRAIN | EVAL | PLAN | QUANTIZE, .on_resume = OT_RESUME_SAME,
+     .elsewhere = "train-on-inputs train-on-input"},
+    {"no-eos", OT_OPTION_FLAG, OT_SECTION_DATA, FIELD(no_eos), TRAIN | EVAL | PLAN | QUANTIZE,
+     .on_resume = OT_RESUME_SAME},
+    {"skip-bad", OT_OPTION_FLAG, OT_SECTION_DATA, FIELD(skip_bad), TRAIN | EVAL | PLAN | QUANTIZE,
+     .on_resume = OT_RESUME_SAME},
+    {"eval-fraction", OT_OPTION_SHARE, OT_SECTION_DATA, FIELD(eval_fraction), TRAIN | PLAN | QUANTIZE,
+     .argument = "SHARE", .min = 0, .max = 0.5, .fallback = "2%", .on_resume = OT_RESUME_SAME,
+     .elsewhere = "eval-split validation-split val-size val-set-size test-size eval-size"},
+    {"show-sample", OT_OPTION_FLAG, OT_SECTION_DATA, FIELD(show_sample), TRAIN | EVAL,
+     .on_resume = OT_RESUME_FREE},
+
+    /* ---- step ---- */
+    {"epochs", OT_OPTION_COUNT, OT_SECTION_STEP, FIELD(epochs), TRAIN | PLAN, .argument = "N", .min = 1,
+     .max = 1e6, .chosen = "3", .on_resume = OT_RESUME_LENGTH, .elsewhere = "num-epochs num-train-epochs"},
+    {"steps", OT_OPTION_COUNT, OT_SECTION_STEP, FIELD(steps), TRAIN | PLAN, .argument = "N", .min = 1,
+     .max = MANY, .on_resume = OT_RESUME_LENGTH, .elsewhere = "max-steps num-steps iterations max-iters"},
+    {"tokens-per-step", OT_OPTION_STEP, OT_SECTION_STEP, FIELD(tokens_per_step), TRAIN | PLAN,
+     .argument = "TOKENS", .min = 8, .max = MANY, .of_tokens = true,
+     .chosen = "64k, or less if an epoch would have fewer than 50 steps", .on_resume = OT_RESUME_SAME,
+     .elsewhere = "batch-size train-batch-size global-batch-size batch-tokens total-batch-size"},
+    {"micro-batch", OT_OPTION_COUNT, OT_SECTION_STEP, FIELD(micro_batch), TRAIN | EVAL | PLAN,
+     .argument = "SEQUENCES", .min = 1, .max = 1 << 20, .chosen = "from the memory budget",
+     .on_resume = OT_RESUME_SAME,
+     .elsewhere = "micro-batch-size per-device-train-batch-size train-micro-batch-size-per-gpu"},
+    {"seed", OT_OPTION_COUNT, OT_SECTION_STEP, FIELD(seed), TRAIN | GENERATE | BENCH | PLAN | QUANTIZE,
+     .argument = "N", .min = 0, .max = 9007199254740992.0, .fallback = "0", .on_resume = OT_RESUME_SAME,
+     .elsewhere = "random-seed"},
+
+    /* ---- optimizer ---- */
+    {"lr", OT_OPTION_REAL, OT_SECTION_OPTIMIZER, FIELD(lr), TRAIN, .argument = "RATE", .min = 0, .max = 1,
+     .chosen = "3e-5 * sqrt(1e9 / parameters), within 1e-5 and 1e-3; with --init random 10 times that, "
+               "at most 3e-3",
+     .on_resume = OT_RESUME_SAME, .elsewhere = "learning-rate max-lr"},
+    {"schedule", OT_OPTION_CHOICE, OT_SECTION_OPTIMIZER, FIELD(schedule), TRAIN,
+     .choices = "constant|linear|cosine|wsd", .fallback = "cosine", .on_resume = OT_RESUME_SAME,
+     .elsewhere = "lr-scheduler lr-scheduler-type lr-schedule scheduler"},
+    {"warmup", OT_OPTION_WARMUP, OT_SECTION_OPTIMIZER, FIELD(warmup), TRAIN, .argument = "STEPS|SHARE",
+     .min = 0, .max = MANY, .fallback = "3%", .on_resume = OT_RESUME_SAME,
+     .elsewhere = "warmup-steps warmup-ratio num-warmup-steps"},
+    {"weight-decay", OT_OPTION_REAL, OT_SECTION_OPTIMIZER, FIELD(weight_decay), TRAIN, .argument = "X",
+     .min = 0, .max = 1, .fallback = "0.01", .on_resume = OT_RESUME_SAME, .elsewhere = "wd decay"},
+    {"beta1", OT_OPTION_REAL, OT_SECTION_OPTIMIZER, FIELD(beta1), TRAIN, .argument = "X", .min = 0,
+     .max = 0.9999999, .fallback = "0.9", .on_resume = OT_RESUME_SAME, .elsewhere = "adam-beta1"},
+    {"beta2", OT_OPTION_REAL, OT_SECTION_OPTIMIZER, FIELD(beta2), TRAIN, .argument = "X", .min = 0,
+     .max = 0.9999999, .fallback = "0.95", .on_resume = OT_RESUME_SAME, .elsewhere = "adam-beta2"},
+    {"state", OT_OPTION_CHOICE, OT_SECTION_OPTIMIZER, FIELD(state), TRAIN | PLAN,
+     .choices = "fp32|16bit|8bit", .fallback = "fp32", .on_resume = OT_RESUME_CONVERT,
+     .elsewhere = "optim-bits adam8bit adamw-8bit adamw8bit optimizer-bits optimizer-state"},
+    {"master-weights", OT_OPTION_CHOICE, OT_SECTION_OPTIMIZER, FIELD(master_weights), TRAIN | PLAN,
+     .choices = "fp32|none", .fallback = "fp32", .on_resume = OT_RESUME_CONVERT,
+     .elsewhere = "masters use-master-weights keep-master-weights master-params stochastic-rounding"},
+    {"eps", OT_OPTION_REAL, OT_SECTION_OPTIMIZER, FIELD(eps), TRAIN, .argument = "X", .min = 1e-12,
+     .max = 1e-2, .fallback = "1e-8", .on_resume = OT_RESUME_SAME, .elsewhere = "adam-epsilon epsilon"},
+    {"clip", OT_OPTION_REAL, OT_SECTION_OPTIMIZER, FIELD(clip), TRAIN | PLAN, .argument = "NORM", .min = 0,
+     .max = MANY, .fallback = "1.0", .on_resume = OT_RESUME_SAME,
+     .elsewhere = "max-grad-norm gradient-clipping grad-clip clip-norm"},
+
+    /* ---- memory and machine ---- */
+    {"device", OT_OPTION_DEVICE, OT_SECTION_MEMORY, FIELD(device),
+     MODELS | PROBE | PLAN | BENCH | COMM_TEST | QUANTIZE, .argument = "auto|cpu|cuda[:N]",
+     .fallback = "auto", .on_resume = OT_RESUME_FREE, .elsewhere = "accelerator gpu"},
+    {"dtype", OT_OPTION_CHOICE, OT_SECTION_MEMORY, FIELD(dtype), MODELS | PROBE | PLAN | BENCH | QUANTIZE,
+     .choices = "auto|bf16|fp32|fp16", .fallback = "auto", .on_resume = OT_RESUME_SAME,
+     .elsewhere = "precision mixed-precision torch-dtype bf16 fp32 fp16"},
+    {"cublaslt", OT_OPTION_TEXT, OT_SECTION_MEMORY, FIELD(cublaslt),
+     MODELS | PROBE | BENCH | COMM_TEST | QUANTIZE, .argument = "FILE",
+     .chosen = "$OFFLOAD_TRAIN_CUBLASLT, else that of the loader, of a CUDA toolkit or of a Python "
+               "package",
+     .on_resume = OT_RESUME_FREE, .elsewhere = "cublas blas cuda-home"},
+    {"gpu-mem", OT_OPTION_BYTES, OT_SECTION_MEMORY, FIELD(gpu_mem),
+     MODELS | PROBE | PLAN | COMM_TEST | QUANTIZE, .argument = "BYTES", .min = K * K,
+     .max = K * K * K * K * K,
+     .chosen = "the free GPU memory less a reserve; cpu device: half of the free RAM",
+     .on_resume = OT_RESUME_FREE, .elsewhere = "gpu-memory device-mem max-gpu-memory vram"},
+    {"host-mem", OT_OPTION_BYTES, OT_SECTION_MEMORY, FIELD(host_mem),
+     MODELS | PROBE | PLAN | BENCH | COMM_TEST | QUANTIZE, .argument = "BYTES", .min = K * K,
+     .max = K * K * K * K * K, .chosen = "free RAM less --gpu-mem (on the cpu device) and a reserve of 10 %",
+     .on_resume = OT_RESUME_FREE, .elsewhere = "cpu-mem host-memory cpu-memory ram"},
+    {"nvme", OT_OPTION_NVME, OT_SECTION_MEMORY, FIELD(nvme), MODELS | PROBE | PLAN | BENCH,
+     .argument = "DIR[:SIZE]", .min = K * K, .max = K * K * K * K * K, .on_resume = OT_RESUME_FREE,
+     .elsewhere = "nvme-path nvme-dir offload-dir offload-folder swap-dir"},
+    {"io-engine", OT_OPTION_CHOICE, OT_SECTION_MEMORY, FIELD(io_engine), MODELS | PROBE | BENCH,
+     .choices = "auto|uring|pool", .fallback = "auto", .on_resume = OT_RESUME_FREE,
+     .elsewhere = "aio ioengine"},
+    {"no-io-verify", OT_OPTION_FLAG, OT_SECTION_MEMORY, FIELD(no_io_verify), MODELS | PROBE | BENCH,
+     .on_resume = OT_RESUME_FREE},
+    {"home", OT_OPTION_HOMES, OT_SECTION_MEMORY, FIELD(home), TRAIN | PLAN, .argument = "WHAT=TIER,..",
+     .fallback = "auto", .on_resume = OT_RESUME_FREE,
+     .elsewhere = "offload offload-optimizer offload-param cpu-offload"},
+    {"optimizer-engine", OT_OPTION_ENGINES, OT_SECTION_MEMORY, FIELD(optimizer_engine), TRAIN | PLAN,
+     .argument = "ENGINE|ENGINE:SHARE,..", .fallback = "auto", .on_resume = OT_RESUME_FREE,
+     .elsewhere = "offload-optimizer-device"},
+    {"slots", OT_OPTION_COUNT, OT_SECTION_MEMORY, FIELD(slots), TRAIN | PLAN, .argument = "N", .min = 1,
+     .max = OT_PLAN_MAX_SLOTS, .chosen = "from the memory budget", .on_resume = OT_RESUME_FREE,
+     .elsewhere = "buffer-count"},
+    {"fetch-experts", OT_OPTION_CHOICE, OT_SECTION_MEMORY, FIELD(fetch_experts), MODELS | PLAN,
+     .choices = "auto|used|all", .fallback = "auto", .on_resume = OT_RESUME_FREE},
+    {"recompute", OT_OPTION_CHOICE, OT_SECTION_MEMORY, FIELD(recompute), TRAIN | PLAN,
+     .choices = "auto|all|products|elementwise|none", .fallback = "auto", .on_resume = OT_RESUME_FREE,
+     .elsewhere = "gradient-checkpointing activation-checkpointing"},
+    {"rounds", OT_OPTION_COUNT, OT_SECTION_MEMORY, FIELD(rounds), TRAIN | PLAN, .argument = "N", .min = 1,
+     .max = 65536, .chosen = "by the planner", .on_resume = OT_RESUME_FREE},
+    {"shadow", OT_OPTION_BYTES, OT_SECTION_MEMORY, FIELD(shadow), TRAIN | PLAN, .argument = "BYTES", .min = 0,
+     .max = K * K * K * K * K, .chosen = "by the planner, from host memory that is left",
+     .on_resume = OT_RESUME_FREE, .elsewhere = "speculative-updates"},
+    {"threads", OT_OPTION_COUNT, OT_SECTION_MEMORY, FIELD(threads), OT_FOR_ALL & ~(VERIFY | EXPORT),
+     .argument = "N", .min = 1, .max = 1024, .chosen = "the cores that this process may use",
+     .on_resume = OT_RESUME_FREE, .elsewhere = "num-threads n-threads workers"},
+    {"optimizer-threads", OT_OPTION_COUNT, OT_SECTION_MEMORY, FIELD(optimizer_threads), TRAIN | BENCH,
+     .argument = "N", .min = 1, .max = 1024, .chosen = "the same as --threads", .on_resume = OT_RESUME_FREE},
+
+    /* ---- several GPUs and hosts ---- */
+    {"gpus", OT_OPTION_TEXT, OT_SECTION_RANKS, FIELD(gpus), TRAIN | COMM_TEST | PROBE | PLAN,
+     .argument = "N|all", .takes_number = true, .chosen = "1, or what the launcher says",
+     .on_resume = OT_RESUME_FREE, .elsewhere = "num-gpus nproc-per-node devices num-devices n-gpus"},
+    {"nodes", OT_OPTION_COUNT, OT_SECTION_RANKS, FIELD(nodes), TRAIN | COMM_TEST | PROBE | PLAN,
+     .argument = "N", .min = 1, .max = OT_MAX_RANKS, .chosen = "1, or what the launcher says",
+     .on_resume = OT_RESUME_FREE, .elsewhere = "nnodes num-nodes"},
+    {"node-rank", OT_OPTION_COUNT, OT_SECTION_RANKS, FIELD(node_rank), TRAIN | COMM_TEST | PROBE,
+     .argument = "N", .min = 0, .max = OT_MAX_RANKS - 1, .on_resume = OT_RESUME_FREE,
+     .elsewhere = "machine-rank"},
+    {"master", OT_OPTION_TEXT, OT_SECTION_RANKS, FIELD(master), TRAIN | COMM_TEST | PROBE,
+     .argument = "HOST[:PORT]", .chosen = "what the launcher says; port 29600", .on_resume = OT_RESUME_FREE,
+     .elsewhere = "master-addr master-port main-process-ip main-process-port rdzv-endpoint"},
+    {"comm", OT_OPTION_TEXT, OT_SECTION_RANKS, FIELD(comm), TRAIN | COMM_TEST | PROBE,
+     .argument = "auto|self|tcp|NAME|FILE", .fallback = "auto", .on_resume = OT_RESUME_FREE,
+     .elsewhere = "backend communicator dist-backend"},
+    {"comm-timeout", OT_OPTION_TIME, OT_SECTION_RANKS, FIELD(comm_timeout), TRAIN | COMM_TEST | PROBE,
+     .argument = "TIME", .min = 1, .max = MANY, .fallback = "10m", .on_resume = OT_RESUME_FREE,
+     .elsewhere = "ddp-timeout timeout"},
+    {"shard", OT_OPTION_CHOICE, OT_SECTION_RANKS, FIELD(shard), TRAIN | PLAN,
+     .choices = "auto|none|state|full|stages", .fallback = "auto", .on_resume = OT_RESUME_FREE,
+     .elsewhere = "zero-stage fsdp sharding-strategy zero"},
+    {"share-weights", OT_OPTION_CHOICE, OT_SECTION_RANKS, FIELD(share_weights), TRAIN | PLAN,
+     .choices = "auto|yes|no", .fallback = "auto", .on_resume = OT_RESUME_FREE,
+     .elsewhere = "shared-weights share-memory"},
+    {"exchange", OT_OPTION_CHOICE, OT_SECTION_RANKS, FIELD(exchange), TRAIN | PLAN, .choices = "fp32|dtype",
+     .fallback = "fp32", .on_resume = OT_RESUME_SAME,
+     .elsewhere = "grad-reduce-dtype communication-data-type"},
+    {"deterministic", OT_OPTION_CHOICE, OT_SECTION_RANKS, FIELD(deterministic), TRAIN | PLAN,
+     .choices = "run|world", .fallback = "run", .on_resume = OT_RESUME_SAME},
+    {"save-local", OT_OPTION_FLAG, OT_SECTION_RANKS, FIELD(save_local), TRAIN, .on_resume = OT_RESUME_FREE,
+     .elsewhere = "save-on-each-node use-node-local-storage"},
+    {"sizes", OT_OPTION_SIZES, OT_SECTION_RANKS, FIELD(sizes), COMM_TEST, .argument = "BYTES,..", .min = 1,
+     .max = K * K * K * K, .fallback = "64K,1M,16M", .elsewhere = "size bytes"},
+
+    /* ---- checkpoints, resuming, and limits that end a run that goes wrong ---- */
+    {"save-every", OT_OPTION_EVERY, OT_SECTION_SAFETY, FIELD(save_every), TRAIN,
+     .argument = "STEPS|TIME|epoch|never", .choices = "epoch|never", .min = 1, .max = MANY, .fallback = "30m",
+     .on_resume = OT_RESUME_FREE,
+     .elsewhere = "save-steps save-interval save-strategy checkpoint-every checkpoint-interval"},
+    {"keep", OT_OPTION_COUNT, OT_SECTION_SAFETY, FIELD(keep), TRAIN, .argument = "N", .min = 1, .max = 10000,
+     .fallback = "1", .on_resume = OT_RESUME_FREE,
+     .elsewhere = "save-total-limit keep-last keep-checkpoints max-checkpoints"},
+    {"resume", OT_OPTION_TEXT, OT_SECTION_SAFETY, FIELD(resume), TRAIN, .argument = "auto|DIR|never",
+     .fallback = "auto", .on_resume = OT_RESUME_FREE,
+     .elsewhere = "resume-from-checkpoint resume-from load-checkpoint continue restart"},
+    {"exact", OT_OPTION_FLAG, OT_SECTION_SAFETY, FIELD(exact), TRAIN, .on_resume = OT_RESUME_FREE,
+     .elsewhere = "deterministic reproducible strict-resume"},
+    {"grace", OT_OPTION_TIME, OT_SECTION_SAFETY, FIELD(grace), TRAIN, .argument = "TIME", .min = 1,
+     .max = MANY, .chosen = "no limit", .on_resume = OT_RESUME_FREE,
+     .elsewhere = "grace-period preemption-grace"},
+    {"stall-limit", OT_OPTION_TIME, OT_SECTION_SAFETY, FIELD(stall_limit), TRAIN, .argument = "TIME",
+     .min = 1, .max = MANY, .fallback = "10m", .on_resume = OT_RESUME_FREE,
+     .elsewhere = "watchdog hang-timeout timeout ddp-timeout"},
+    {"max-shard-size", OT_OPTION_BYTES, OT_SECTION_SAFETY, FIELD(max_shard_size),
+     TRAIN | EXPORT | MERGE | QUANTIZE, .argument = "BYTES", .min = K * K, .max = K * K * K * K * K,
+     .chosen = "5000000000, as in transformers", .on_resume = OT_RESUME_FREE,
+     .elsewhere = "shard-size max-file-size"},
+    {"max-skips", OT_OPTION_COUNT, OT_SECTION_SAFETY, FIELD(max_skips), TRAIN, .argument = "N", .min = 1,
+     .max = MANY, .fallback = "20", .on_resume = OT_RESUME_FREE, .elsewhere = "max-skipped-steps"},
+    {"skip-spikes", OT_OPTION_REAL, OT_SECTION_SAFETY, FIELD(skip_spikes), TRAIN, .argument = "X", .min = 0,
+     .max = 1000, .fallback = "0", .on_resume = OT_RESUME_SAME,
+     .elsewhere = "spike-threshold loss-spike skip-spike"},
+
     /* ---- plan: a machine that the user describes, and the cost of a run on it ---- */
     {"gpu", OT_OPTION_TEXT, OT_SECTION_DESCRIBED, FIELD(gpu), PLAN, .argument = "CARD,..|CLASS|list",
      .elsewhere = "card gpu-type machine"},
@@ -209,4 +413,45 @@ static const struct ot_option table[] = {
      .elsewhere = "nsamples n-samples num-samples calibration-samples"},
 };
 
-const struct ot_option_list ot_options_of_commands = OT_OPTION_LIST(table);
+_Static_assert(OT_SCHEDULE_CONSTANT == 0 && OT_SCHEDULE_LINEAR == 1 && OT_SCHEDULE_COSINE == 2 &&
+                   OT_SCHEDULE_WSD == 3,
+               "the choices of --schedule are in the order of the enum");
+_Static_assert(OT_IO_AUTO == 0 && OT_IO_URING == 1 && OT_IO_POOL == 2,
+               "the choices of --io-engine are in the order of the enum");
+
+const struct ot_option *ot_option_at(int index) {
+    return index >= 0 && index < (int)(sizeof table / sizeof *table) ? &table[index] : NULL;
+}
+
+const char *ot_option_section_title(enum ot_option_section section) {
+    static const char *const titles[OT_SECTION_COUNT] = {
+        [OT_SECTION_INPUT] = "Input and output",
+        [OT_SECTION_DATA] = "Rows",
+        [OT_SECTION_STEP] = "Length and batches",
+        [OT_SECTION_OPTIMIZER] = "Optimizer",
+        [OT_SECTION_MEMORY] = "Memory and machine",
+        [OT_SECTION_RANKS] = "Several GPUs and hosts",
+        [OT_SECTION_SAFETY] = "Checkpoints and safety",
+        [OT_SECTION_DESCRIBED] = "A described machine, and what a run costs",
+        [OT_SECTION_TEXT] = "Text",
+        [OT_SECTION_REPORT] = "Evaluation and reports",
+    };
+    return titles[section];
+}
+
+const char *ot_command_name(enum ot_command command) {
+    static const char *const names[OT_COMMAND_COUNT] = {"train",  "generate", "eval",     "tokenize",
+                                                        "probe",  "plan",     "bench",    "verify",
+                                                        "export", "merge",    "quantize", "comm-test"};
+    return names[command];
+}
+
+const char *ot_command_list(unsigned commands, char list[OT_COMMAND_LIST_BYTES]) {
+    int used = 0;
+    list[0] = '\0';
+    for (int c = 0; c < OT_COMMAND_COUNT; c++)
+        if (commands & (1u << c))
+            used += snprintf(list + used, (size_t)(OT_COMMAND_LIST_BYTES - used), "%s%s", used ? ", " : "",
+                             ot_command_name((enum ot_command)c));
+    return list;
+}
