@@ -61,3 +61,25 @@ int ot_string_format(char **out, const char *format, ...) {
     *out = NULL;
     return ot_fail(OT_E_BUDGET, "no memory for a text");
 }
+
+const char *ot_words_at(const char *words, int index, size_t *bytes) {
+    for (; *words; words += *bytes + (words[*bytes] == ' ')) {
+        *bytes = strcspn(words, " ");
+        if (index-- == 0)
+            return words;
+    }
+    return NULL;
+}
+
+int ot_words_find(const char *words, const char *text, size_t bytes) {
+    const char *word;
+    size_t n;
+    for (int i = 0; (word = ot_words_at(words, i, &n)); i++)
+        if (n == bytes && memcmp(word, text, n) == 0)
+            return i;
+    return -1;
+}
+
+bool ot_words_have(const char *words, const char *text) {
+    return ot_words_find(words, text, strlen(text)) >= 0;
+}

@@ -25,4 +25,12 @@ char *ot_string_copy(const char *text, size_t bytes);
 /* Formats into *out, which the caller frees; NULL after an error. Errors: OT_E_BUDGET. */
 int ot_string_format(char **out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* ---- lists of words, separated by one space: "bos_token eos_token" ---- */
+
+/* The index of the word text[0..bytes); -1: it is not in the list. */
+int ot_words_find(const char *words, const char *text, size_t bytes);
+bool ot_words_have(const char *words, const char *text); /* NUL-terminated */
+/* The word at an index, which has *bytes bytes; NULL past the last. */
+const char *ot_words_at(const char *words, int index, size_t *bytes);
+
 #endif

@@ -210,12 +210,10 @@ static int answer_turn(struct chat *chat, const char *text, size_t bytes) {
 enum command { NO_COMMAND, RESET, EXIT, UNKNOWN };
 
 static enum command find_command(const char *line) {
-    static const char *const exits[] = {"/exit", "/quit", "/bye"};
     if (*line != '/')
         return NO_COMMAND;
-    for (size_t i = 0; i < sizeof exits / sizeof *exits; i++)
-        if (strcmp(line, exits[i]) == 0)
-            return EXIT;
+    if (ot_words_have("/exit /quit /bye", line))
+        return EXIT;
     return strcmp(line, "/reset") == 0 ? RESET : UNKNOWN;
 }
 

@@ -147,14 +147,10 @@ struct ot_columns {
 };
 
 static bool is_field(const char *name) {
-    static const char *const fields[] = {"text",          "prompt",       "completion", "response",
-                                         "instruction",   "input",        "output",     "messages",
-                                         "conversations", "conversation", "question",   "context",
-                                         "answer",        "tools",        "system",     "target"};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (strcmp(name, fields[i]) == 0)
-            return true;
-    return false;
+    static const char fields[] =
+        "text prompt completion response instruction input output messages conversations "
+        "conversation question context answer tools system target";
+    return ot_words_have(fields, name);
 }
 
 /* Parses a pair "OURS=THEIRS". */

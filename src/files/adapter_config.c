@@ -9,6 +9,7 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/text.h"
 #include "src/files/model_dir.h"
 #include "src/tokenizer/regex_match.h"
 
@@ -88,37 +89,13 @@ static bool is_empty(const struct ot_json *value) {
 
 /* Keys whose value this file reads, or that change nothing for a trained adapter. */
 static bool is_known(const char *key) {
-    static const char *const keys[] = {"peft_type",
-                                       "task_type",
-                                       "auto_mapping",
-                                       "base_model_name_or_path",
-                                       "revision",
-                                       "inference_mode",
-                                       "peft_version",
-                                       "r",
-                                       "lora_alpha",
-                                       "lora_dropout",
-                                       "target_modules",
-                                       "target_parameters",
-                                       "exclude_modules",
-                                       "modules_to_save",
-                                       "rank_pattern",
-                                       "alpha_pattern",
-                                       "layers_to_transform",
-                                       "layers_pattern",
-                                       "use_rslora",
-                                       "use_dora",
-                                       "init_lora_weights",
-                                       "bias",
-                                       "ensure_weight_tying",
-                                       "megatron_core",
-                                       "loftq_config",
-                                       "runtime_config",
-                                       "qalora_group_size"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (strcmp(keys[i], key) == 0)
-            return true;
-    return false;
+    static const char keys[] =
+        "peft_type task_type auto_mapping base_model_name_or_path revision inference_mode "
+        "peft_version r lora_alpha lora_dropout target_modules target_parameters "
+        "exclude_modules modules_to_save rank_pattern alpha_pattern layers_to_transform "
+        "layers_pattern use_rslora use_dora init_lora_weights bias ensure_weight_tying "
+        "megatron_core loftq_config runtime_config qalora_group_size";
+    return ot_words_have(keys, key);
 }
 
 /* ---- which modules, as PEFT chooses ---- */

@@ -469,43 +469,35 @@ int ot_model_dir_find_chat_template(struct ot_model_dir *dir) {
 /* Other files in a model's directory. Licences, a processor's settings and code are copied with the model.
  * All other files are named, so that nobody thinks that they were copied too. */
 
-static bool begins(const char *name, const char *const *words) {
-    for (; *words; words++)
-        if (strncmp(name, *words, strlen(*words)) == 0)
+static bool begins(const char *name, const char *words) {
+    const char *word;
+    size_t n;
+    for (int i = 0; (word = ot_words_at(words, i, &n)); i++)
+        if (strncmp(name, word, n) == 0)
             return true;
     return false;
 }
 
-static bool ends(const char *name, const char *const *words) {
-    size_t bytes = strlen(name);
-    for (; *words; words++)
-        if (bytes >= strlen(*words) && strcmp(name + bytes - strlen(*words), *words) == 0)
+static bool ends(const char *name, const char *words) {
+    const char *word;
+    size_t n, bytes = strlen(name);
+    for (int i = 0; (word = ot_words_at(words, i, &n)); i++)
+        if (bytes >= n && memcmp(name + bytes - n, word, n) == 0)
             return true;
     return false;
 }
 
 static bool goes_along(const char *name) {
-    static const char *const first[] = {"LICENSE", "LICENCE", "USE_POLICY", "NOTICE", "COPYING", NULL};
-    static const char *const last[] = {".py", "preprocessor_config.json", "processor_config.json", NULL};
-    return begins(name, first) || ends(name, last);
+    return begins(name, "LICENSE LICENCE USE_POLICY NOTICE COPYING") ||
+           ends(name, ".py preprocessor_config.json processor_config.json");
 }
 
 /* Files that are copied elsewhere, made anew for the result, or hold weights in any form. */
 static bool is_expected(const char *name) {
-    static const char *const first[] = {
-        ".", "README", "run.json", "finished.json", "log.", "offload-train.json", "quantize_config.json",
-        NULL};
-    static const char *const last[] = {".safetensors",
-                                       ".safetensors.index.json",
-                                       ".bin",
-                                       ".bin.index.json",
-                                       ".pt",
-                                       ".pth",
-                                       ".gguf",
-                                       ".h5",
-                                       ".msgpack",
-                                       ".onnx",
-                                       NULL};
+    static const char first[] =
+        ". README run.json finished.json log. offload-train.json quantize_config.json";
+    static const char last[] =
+        ".safetensors .safetensors.index.json .bin .bin.index.json .pt .pth .gguf .h5 .msgpack .onnx";
     for (int i = 0; i < OT_N_SMALL_FILES; i++)
         if (strcmp(name, ot_small_files[i]) == 0)
             return true;

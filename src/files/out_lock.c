@@ -53,11 +53,7 @@ int ot_out_flock(int fd, const char *path, double seconds) {
 
 /* Entries that do not count as contents. ext4 makes lost+found at the root of a volume. */
 static bool is_of_no_one(const char *name) {
-    static const char *const names[] = {".", "..", "lost+found", OT_OUT_STAGED, OT_OUT_REPLACING};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(name, names[i]) == 0)
-            return true;
-    return false;
+    return ot_words_have(". .. lost+found " OT_OUT_STAGED " " OT_OUT_REPLACING, name);
 }
 
 int ot_out_is_empty(const char *path, bool *empty) {

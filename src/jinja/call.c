@@ -5,45 +5,46 @@
 
 #include "src/base/error.h"
 #include "src/base/minmax.h"
+#include "src/base/text.h"
 
 /* ---- arguments ---- */
 
 static int bind_named(const struct ot_jinja_heap *heap, const struct ot_jinja_call *call, const char *what,
-                      const char *const *parameters, struct ot_jinja_value *out) {
+                      const char *parameters, struct ot_jinja_value *out) {
     for (size_t i = 0; i < call->n_named; i++) {
         const struct ot_jinja_string *name = call->names[i].as.string;
-        size_t k = 0;
-        while (parameters[k] && !ot_jinja_is(name, parameters[k]))
-            k++;
-        if (!parameters[k])
+        int k = ot_words_find(parameters, name->text, name->bytes);
+        if (k < 0)
             return ot_jinja_fail(heap, "%s takes no argument '%.*s'", what, (int)name->bytes, name->text);
         if (out[k].kind != OT_JINJA_ABSENT)
-            return ot_jinja_fail(heap, "%s gets its argument '%s' twice", what, parameters[k]);
+            return ot_jinja_fail(heap, "%s gets its argument '%.*s' twice", what, (int)name->bytes,
+                                 name->text);
         out[k] = call->named[i];
     }
     return 0;
 }
 
 int ot_jinja_bind(const struct ot_jinja_heap *heap, const struct ot_jinja_call *call, const char *what,
-                  const char *const *parameters, size_t need, struct ot_jinja_value *out) {
-    size_t n = 0;
-    while (parameters[n])
+                  const char *parameters, size_t need, struct ot_jinja_value *out) {
+    size_t n = 0, bytes;
+    while (ot_words_at(parameters, (int)n, &bytes)) {
+        out[n] = n < call->n ? call->args[n] : (struct ot_jinja_value){0};
         n++;
+    }
     if (call->n > n)
         return ot_jinja_fail(heap, "%s gets %zu arguments and takes at most %zu", what, call->n, n);
-    for (size_t i = 0; i < n; i++)
-        out[i] = i < call->n ? call->args[i] : (struct ot_jinja_value){0};
     OT_TRY(bind_named(heap, call, what, parameters, out));
     for (size_t i = 0; i < need; i++)
-        if (out[i].kind == OT_JINJA_ABSENT)
-            return ot_jinja_fail(heap, "%s needs an argument '%s'", what, parameters[i]);
+        if (out[i].kind == OT_JINJA_ABSENT) {
+            const char *name = ot_words_at(parameters, (int)i, &bytes);
+            return ot_jinja_fail(heap, "%s needs an argument '%.*s'", what, (int)bytes, name);
+        }
     return 0;
 }
 
 int ot_jinja_take_value(const struct ot_jinja_heap *heap, const struct ot_jinja_call *call, const char *what,
                         struct ot_jinja_value *out) {
-    static const char *const parameters[] = {"value", NULL};
-    return ot_jinja_bind(heap, call, what, parameters, 1, out);
+    return ot_jinja_bind(heap, call, what, "value", 1, out);
 }
 
 int ot_jinja_take_int(const struct ot_jinja_heap *heap, const struct ot_jinja_value *v, const char *what,
@@ -74,11 +75,10 @@ int ot_jinja_take_text(const struct ot_jinja_heap *heap, const struct ot_jinja_v
 enum { MOST_RANGE = 100000 };
 
 FUNCTION(range) {
-    static const char *const parameters[] = {"start", "stop", "step", NULL};
     struct ot_jinja_value v[3];
     struct ot_jinja_list *list;
     int64_t begin = 0, end = 0, step = 1;
-    OT_TRY(ot_jinja_bind(heap, call, "range()", parameters, 1, v));
+    OT_TRY(ot_jinja_bind(heap, call, "range()", "start stop step", 1, v));
     for (int i = 0; i < 3; i++)
         if (v[i].kind == OT_JINJA_UNDEFINED)
             return ot_jinja_fail(heap, "an argument of range() is undefined");
@@ -152,10 +152,9 @@ FUNCTION(namespace) {
 
 /* The template refuses its input. */
 FUNCTION(raise_exception) {
-    static const char *const parameters[] = {"message", NULL};
     struct ot_jinja_value message;
     (void)out;
-    OT_TRY(ot_jinja_bind(heap, call, "raise_exception()", parameters, 1, &message));
+    OT_TRY(ot_jinja_bind(heap, call, "raise_exception()", "message", 1, &message));
     if (message.kind != OT_JINJA_STRING)
         return ot_jinja_fail(heap, "the template refuses its input");
     return ot_jinja_fail(heap, "the template refuses its input: %.*s",
@@ -163,12 +162,11 @@ FUNCTION(raise_exception) {
 }
 
 FUNCTION(strftime_now) {
-    static const char *const parameters[] = {"format", NULL};
     struct ot_jinja_value v;
     const struct ot_jinja_string *format = NULL;
     char text[256], spec[128];
     struct tm tm = {.tm_year = heap->year - 1900, .tm_mon = heap->month - 1, .tm_mday = heap->day};
-    OT_TRY(ot_jinja_bind(heap, call, "strftime_now()", parameters, 1, &v));
+    OT_TRY(ot_jinja_bind(heap, call, "strftime_now()", "format", 1, &v));
     OT_TRY(ot_jinja_take_text(heap, &v, "the format of strftime_now()", &format));
     if (format->bytes >= sizeof spec)
         return ot_jinja_fail(heap, "the format of strftime_now() is too long");

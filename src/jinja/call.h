@@ -14,9 +14,10 @@ struct ot_jinja_call {
 };
 
 /* Gives each parameter its argument; ABSENT: not given. what: the name of the callee, for errors. parameters:
- * ends with NULL. need: the first parameters that must be given. out: one value for each parameter. */
+ * their names, separated by spaces. need: the first parameters that must be given. out: one value for each
+ * parameter. */
 int ot_jinja_bind(const struct ot_jinja_heap *heap, const struct ot_jinja_call *call, const char *what,
-                  const char *const *parameters, size_t need, struct ot_jinja_value *out);
+                  const char *parameters, size_t need, struct ot_jinja_value *out);
 
 /* The only argument of a filter, its value. */
 int ot_jinja_take_value(const struct ot_jinja_heap *heap, const struct ot_jinja_call *call, const char *what,

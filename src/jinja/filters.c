@@ -108,7 +108,6 @@ static int test_remainder(struct ot_jinja_heap *heap, const struct test *test,
 
 int ot_jinja_test(struct ot_jinja_heap *heap, const struct ot_jinja_string *name,
                   const struct ot_jinja_call *call, bool *out) {
-    static const char *const one[] = {"value", NULL}, *const two[] = {"value", "other", NULL};
     struct ot_jinja_value v[2];
     const struct test *test = tests;
     char what[80];
@@ -123,7 +122,7 @@ int ot_jinja_test(struct ot_jinja_heap *heap, const struct ot_jinja_string *name
             (int)ot_min(name->bytes, 60), name->text);
     snprintf(what, sizeof what, "the test %.*s", (int)name->bytes, name->text);
     bool alone = test->is || test->divisor;
-    OT_TRY(ot_jinja_bind(heap, call, what, alone ? one : two, alone ? 1 : 2, v));
+    OT_TRY(ot_jinja_bind(heap, call, what, alone ? "value" : "value other", alone ? 1 : 2, v));
     if (test->op == '%')
         return test_remainder(heap, test, v, out);
     if (!test->is)

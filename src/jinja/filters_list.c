@@ -77,12 +77,11 @@ FILTER(items) {
 }
 
 FILTER(join) {
-    static const char *const parameters[] = {"value", "d", "attribute", NULL};
     struct ot_jinja_value v[3], separator, item, part;
     struct ot_jinja_reader reader;
     struct ot_string_builder b = {0};
     int rc;
-    OT_TRY(ot_jinja_bind(heap, call, "join", parameters, 1, v));
+    OT_TRY(ot_jinja_bind(heap, call, "join", "value d attribute", 1, v));
     if (v[1].kind == OT_JINJA_ABSENT)
         OT_TRY(ot_jinja_text(heap, "", &v[1]));
     OT_TRY(ot_jinja_to_string(heap, &v[1], &separator));
@@ -178,11 +177,10 @@ static int run_pass(struct ot_jinja_heap *heap, const struct pass *pass,
 }
 
 FILTER(map) {
-    static const char *const parameters[] = {"value", "attribute", "default", NULL};
     struct pass pass = {.call = call, .skip = 2};
     if (call->n == 1) {
         struct ot_jinja_value v[3];
-        OT_TRY(ot_jinja_bind(heap, call, "map", parameters, 2, v));
+        OT_TRY(ot_jinja_bind(heap, call, "map", "value attribute default", 2, v));
         pass.attribute = v[1];
         pass.fallback = v[2];
     }
@@ -279,11 +277,10 @@ static void take_items(struct ot_jinja_list *list, const struct keyed *items) {
 }
 
 FILTER(sort_items) {
-    static const char *const parameters[] = {"value", "reverse", "case_sensitive", "attribute", NULL};
     struct ot_jinja_value v[4];
     struct ot_jinja_list *list;
     struct keyed *items;
-    OT_TRY(ot_jinja_bind(heap, call, "sort", parameters, 1, v));
+    OT_TRY(ot_jinja_bind(heap, call, "sort", "value reverse case_sensitive attribute", 1, v));
     if (v[3].kind == OT_JINJA_STRING && memchr(v[3].as.string->text, ',', v[3].as.string->bytes))
         return ot_jinja_unsupported(heap, "the filter sort by several attributes");
     OT_TRY(ot_jinja_collect(heap, &v[0], &list));
@@ -295,11 +292,10 @@ FILTER(sort_items) {
 }
 
 FILTER(dictsort) {
-    static const char *const parameters[] = {"value", "case_sensitive", "by", "reverse", NULL};
     struct ot_jinja_value v[4], index = ot_jinja_int(0);
     struct ot_jinja_list *list;
     struct keyed *items;
-    OT_TRY(ot_jinja_bind(heap, call, "dictsort", parameters, 1, v));
+    OT_TRY(ot_jinja_bind(heap, call, "dictsort", "value case_sensitive by reverse", 1, v));
     if (v[0].kind != OT_JINJA_DICT)
         return ot_jinja_fail(heap, "dictsort needs a dict, not %s", ot_jinja_kind_name(&v[0]));
     if (ot_jinja_is_text(&v[2], "value"))
@@ -319,11 +315,10 @@ FILTER(dictsort) {
 }
 
 FILTER(unique) {
-    static const char *const parameters[] = {"value", "case_sensitive", "attribute", NULL};
     struct ot_jinja_value v[3], key;
     struct ot_jinja_list *list, *kept;
     struct ot_jinja_dict *seen;
-    OT_TRY(ot_jinja_bind(heap, call, "unique", parameters, 1, v));
+    OT_TRY(ot_jinja_bind(heap, call, "unique", "value case_sensitive attribute", 1, v));
     OT_TRY(ot_jinja_collect(heap, &v[0], &list));
     OT_TRY(ot_jinja_new_list(heap, 0, &kept));
     OT_TRY(ot_jinja_new_dict(heap, &seen));
@@ -341,10 +336,9 @@ FILTER(unique) {
 
 static int find_extreme(struct ot_jinja_heap *heap, const struct ot_jinja_call *call, int sign,
                         struct ot_jinja_value *out) {
-    static const char *const parameters[] = {"value", "case_sensitive", "attribute", NULL};
     struct ot_jinja_value v[3], key, best;
     struct ot_jinja_list *list;
-    OT_TRY(ot_jinja_bind(heap, call, sign < 0 ? "min" : "max", parameters, 1, v));
+    OT_TRY(ot_jinja_bind(heap, call, sign < 0 ? "min" : "max", "value case_sensitive attribute", 1, v));
     OT_TRY(ot_jinja_collect(heap, &v[0], &list));
     *out = ot_jinja_undefined(NULL);
     for (size_t i = 0; i < list->n; i++) {

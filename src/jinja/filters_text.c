@@ -77,10 +77,9 @@ FILTER(title) {
 }
 
 FILTER(trim) {
-    static const char *const parameters[] = {"value", "chars", NULL};
     struct ot_jinja_value v[2], text;
     const struct ot_jinja_string *chars = NULL;
-    OT_TRY(ot_jinja_bind(heap, call, "trim", parameters, 1, v));
+    OT_TRY(ot_jinja_bind(heap, call, "trim", "value chars", 1, v));
     OT_TRY(ot_jinja_to_string(heap, &v[0], &text));
     if (v[1].kind != OT_JINJA_NONE)
         OT_TRY(ot_jinja_take_text(heap, &v[1], "the argument of trim", &chars));
@@ -88,10 +87,9 @@ FILTER(trim) {
 }
 
 FILTER(replace) {
-    static const char *const parameters[] = {"s", "old", "new", "count", NULL};
     struct ot_jinja_value v[4], text[3];
     int64_t most = -1;
-    OT_TRY(ot_jinja_bind(heap, call, "replace", parameters, 3, v));
+    OT_TRY(ot_jinja_bind(heap, call, "replace", "s old new count", 3, v));
     for (int i = 0; i < 3; i++)
         OT_TRY(ot_jinja_to_string(heap, &v[i], &text[i]));
     if (v[3].kind != OT_JINJA_NONE)
@@ -159,11 +157,10 @@ static void indent_lines(const struct ot_jinja_list *lines, const struct indent 
 }
 
 FILTER(indent) {
-    static const char *const parameters[] = {"s", "width", "first", "blank", NULL};
     struct ot_jinja_value v[4], spaces, text;
     struct ot_jinja_list *lines;
     struct ot_string_builder b = {0};
-    OT_TRY(ot_jinja_bind(heap, call, "indent", parameters, 1, v));
+    OT_TRY(ot_jinja_bind(heap, call, "indent", "s width first blank", 1, v));
     OT_TRY(ot_jinja_need_defined(heap, &v[0]));
     if (v[0].kind != OT_JINJA_STRING)
         return ot_jinja_fail(heap, "indent needs a string, not %s", ot_jinja_kind_name(&v[0]));
@@ -199,11 +196,10 @@ static int take_separators(struct ot_jinja_heap *heap, const struct ot_jinja_val
 }
 
 FILTER(tojson) {
-    static const char *const parameters[] = {"x", "ensure_ascii", "indent", "separators", "sort_keys", NULL};
     struct ot_jinja_value v[5], spaces;
     struct ot_jinja_dump dump = {0};
     struct ot_string_builder b = {0};
-    OT_TRY(ot_jinja_bind(heap, call, "tojson", parameters, 1, v));
+    OT_TRY(ot_jinja_bind(heap, call, "tojson", "x ensure_ascii indent separators sort_keys", 1, v));
     dump.ascii = ot_jinja_take_flag(&v[1], false);
     dump.sort_keys = ot_jinja_take_flag(&v[4], false);
     if (v[2].kind != OT_JINJA_ABSENT && v[2].kind != OT_JINJA_NONE) {
@@ -222,9 +218,8 @@ FILTER(tojson) {
 /* ---- defaults, lengths ---- */
 
 FILTER(default_value) {
-    static const char *const parameters[] = {"value", "default_value", "boolean", NULL};
     struct ot_jinja_value v[3];
-    OT_TRY(ot_jinja_bind(heap, call, "default", parameters, 1, v));
+    OT_TRY(ot_jinja_bind(heap, call, "default", "value default_value boolean", 1, v));
     bool use =
         v[0].kind == OT_JINJA_UNDEFINED || (ot_jinja_take_flag(&v[2], false) && !ot_jinja_truth(&v[0]));
     *out = use ? v[1] : v[0];
@@ -304,11 +299,10 @@ static int real_to_int(const struct ot_jinja_heap *heap, double real, struct ot_
 }
 
 FILTER(to_int) {
-    static const char *const parameters[] = {"value", "default", "base", NULL};
     struct ot_jinja_value v[3];
     int64_t integer = 0;
     double real;
-    OT_TRY(ot_jinja_bind(heap, call, "int", parameters, 1, v));
+    OT_TRY(ot_jinja_bind(heap, call, "int", "value default base", 1, v));
     OT_TRY(ot_jinja_need_defined(heap, &v[0]));
     if (v[2].kind != OT_JINJA_ABSENT)
         return ot_jinja_unsupported(heap, "the filter int with a base");
@@ -335,10 +329,9 @@ FILTER(to_int) {
 }
 
 FILTER(to_float) {
-    static const char *const parameters[] = {"value", "default", NULL};
     struct ot_jinja_value v[2];
     double real;
-    OT_TRY(ot_jinja_bind(heap, call, "float", parameters, 1, v));
+    OT_TRY(ot_jinja_bind(heap, call, "float", "value default", 1, v));
     OT_TRY(ot_jinja_need_defined(heap, &v[0]));
     *out = v[1].kind == OT_JINJA_ABSENT ? ot_jinja_real(0) : v[1];
     if (ot_jinja_is_number(&v[0]))

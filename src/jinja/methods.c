@@ -16,9 +16,8 @@
                     struct ot_jinja_value *out)
 
 static int need_none(const struct ot_jinja_heap *heap, const struct ot_jinja_call *call, const char *what) {
-    static const char *const parameters[] = {NULL};
     struct ot_jinja_value none[1];
-    return ot_jinja_bind(heap, call, what, parameters, 0, none);
+    return ot_jinja_bind(heap, call, what, "", 0, none);
 }
 
 int ot_jinja_changes(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
@@ -65,9 +64,8 @@ METHOD(dict_items) {
 }
 
 METHOD(dict_get) {
-    static const char *const parameters[] = {"key", "default", NULL};
     struct ot_jinja_value v[2];
-    OT_TRY(ot_jinja_bind(heap, call, "get()", parameters, 1, v));
+    OT_TRY(ot_jinja_bind(heap, call, "get()", "key default", 1, v));
     if (call->n_named > 0)
         return ot_jinja_fail(heap, "get() takes no arguments with names");
     if (v[0].kind == OT_JINJA_LIST || v[0].kind == OT_JINJA_DICT)
@@ -162,10 +160,9 @@ int ot_jinja_strip(struct ot_jinja_heap *heap, const struct ot_jinja_string *tex
 
 static int strip_sides(struct ot_jinja_heap *heap, SELF, const struct ot_jinja_call *call,
                        enum ot_jinja_strip sides, struct ot_jinja_value *out) {
-    static const char *const parameters[] = {"chars", NULL};
     struct ot_jinja_value chars;
     const struct ot_jinja_string *set = NULL;
-    OT_TRY(ot_jinja_bind(heap, call, "strip()", parameters, 0, &chars));
+    OT_TRY(ot_jinja_bind(heap, call, "strip()", "chars", 0, &chars));
     if (chars.kind != OT_JINJA_NONE)
         OT_TRY(ot_jinja_take_text(heap, &chars, "the argument of strip()", &set));
     return ot_jinja_strip(heap, self->as.string, set, sides, out);
@@ -212,11 +209,10 @@ int ot_jinja_replace(struct ot_jinja_heap *heap, const struct ot_jinja_string *t
 }
 
 METHOD(replace) {
-    static const char *const parameters[] = {"old", "new", "count", NULL};
     struct ot_jinja_value v[3];
     const struct ot_jinja_string *from = NULL, *to = NULL;
     int64_t most = -1;
-    OT_TRY(ot_jinja_bind(heap, call, "replace()", parameters, 2, v));
+    OT_TRY(ot_jinja_bind(heap, call, "replace()", "old new count", 2, v));
     OT_TRY(ot_jinja_take_text(heap, &v[0], "the first argument of replace()", &from));
     OT_TRY(ot_jinja_take_text(heap, &v[1], "the second argument of replace()", &to));
     OT_TRY(ot_jinja_take_int(heap, &v[2], "the count of replace()", &most));
@@ -232,12 +228,11 @@ static bool has_affix(const struct ot_jinja_string *s, const struct ot_jinja_str
 
 static int test_affix(struct ot_jinja_heap *heap, SELF, const struct ot_jinja_call *call, bool end,
                       struct ot_jinja_value *out) {
-    static const char *const parameters[] = {"affix", NULL};
     struct ot_jinja_value v;
     const struct ot_jinja_string *affix = NULL;
     if (call->n > 1)
         return ot_jinja_unsupported(heap, "startswith() or endswith() with a start");
-    OT_TRY(ot_jinja_bind(heap, call, end ? "endswith()" : "startswith()", parameters, 1, &v));
+    OT_TRY(ot_jinja_bind(heap, call, end ? "endswith()" : "startswith()", "affix", 1, &v));
     *out = ot_jinja_bool(false);
     const struct ot_jinja_value *items = v.kind == OT_JINJA_TUPLE ? v.as.list->items : &v;
     size_t n = v.kind == OT_JINJA_TUPLE ? v.as.list->n : 1;
@@ -258,10 +253,9 @@ METHOD(endswith) {
 
 static int remove_affix(struct ot_jinja_heap *heap, SELF, const struct ot_jinja_call *call, bool end,
                         struct ot_jinja_value *out) {
-    static const char *const parameters[] = {"affix", NULL};
     struct ot_jinja_value v;
     const struct ot_jinja_string *affix = NULL, *s = self->as.string;
-    OT_TRY(ot_jinja_bind(heap, call, "a method that removes a prefix or suffix", parameters, 1, &v));
+    OT_TRY(ot_jinja_bind(heap, call, "a method that removes a prefix or suffix", "affix", 1, &v));
     OT_TRY(ot_jinja_take_text(heap, &v, "a prefix or suffix", &affix));
     *out = *self;
     if (!has_affix(s, affix, end))
@@ -280,12 +274,11 @@ METHOD(removesuffix) {
 /* ---- str: find, join ---- */
 
 METHOD(find) {
-    static const char *const parameters[] = {"sub", NULL};
     struct ot_jinja_value v;
     const struct ot_jinja_string *part = NULL, *s = self->as.string;
     if (call->n > 1)
         return ot_jinja_unsupported(heap, "find() with a start");
-    OT_TRY(ot_jinja_bind(heap, call, "find()", parameters, 1, &v));
+    OT_TRY(ot_jinja_bind(heap, call, "find()", "sub", 1, &v));
     OT_TRY(ot_jinja_take_text(heap, &v, "the text to search for", &part));
     OT_TRY(ot_jinja_step(heap, s->bytes >> 4));
     size_t at = ot_jinja_search(s, part, 0);
@@ -294,13 +287,12 @@ METHOD(find) {
 }
 
 METHOD(join) {
-    static const char *const parameters[] = {"iterable", NULL};
     struct ot_jinja_value items, item;
     struct ot_jinja_reader reader;
     struct ot_string_builder b = {0};
     const struct ot_jinja_string *part = NULL;
     int rc, n = 0;
-    OT_TRY(ot_jinja_bind(heap, call, "join()", parameters, 1, &items));
+    OT_TRY(ot_jinja_bind(heap, call, "join()", "iterable", 1, &items));
     OT_TRY(ot_jinja_read_begin(heap, &items, &reader));
     while ((rc = ot_jinja_read(heap, &reader, &item)) > 0) {
         OT_TRY_GOTO(ot_jinja_take_text(heap, &item, "each item of join()", &part), rc, out);

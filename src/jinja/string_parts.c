@@ -85,12 +85,11 @@ static int split_words(struct ot_jinja_heap *heap, const struct ot_jinja_string 
 
 static int split(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
                  const struct ot_jinja_call *call, bool right, struct ot_jinja_value *out) {
-    static const char *const parameters[] = {"sep", "maxsplit", NULL};
     struct ot_jinja_value v[2];
     const struct ot_jinja_string *separator = NULL, *s = object->as.string;
     struct ot_jinja_list *list;
     int64_t most = -1;
-    OT_TRY(ot_jinja_bind(heap, call, right ? "rsplit()" : "split()", parameters, 0, v));
+    OT_TRY(ot_jinja_bind(heap, call, right ? "rsplit()" : "split()", "sep maxsplit", 0, v));
     if (v[0].kind != OT_JINJA_NONE)
         OT_TRY(ot_jinja_take_text(heap, &v[0], "the separator of split()", &separator));
     OT_TRY(ot_jinja_take_int(heap, &v[1], "the second argument of split()", &most));
@@ -149,10 +148,9 @@ int ot_jinja_split_lines(struct ot_jinja_heap *heap, const struct ot_jinja_strin
 
 int ot_jinja_splitlines(struct ot_jinja_heap *heap, const struct ot_jinja_value *object,
                         const struct ot_jinja_call *call, struct ot_jinja_value *out) {
-    static const char *const parameters[] = {"keepends", NULL};
     struct ot_jinja_value keep;
     struct ot_jinja_list *list;
-    OT_TRY(ot_jinja_bind(heap, call, "splitlines()", parameters, 0, &keep));
+    OT_TRY(ot_jinja_bind(heap, call, "splitlines()", "keepends", 0, &keep));
     OT_TRY(ot_jinja_split_lines(heap, object->as.string, ot_jinja_take_flag(&keep, false), &list));
     *out = ot_jinja_of_list(OT_JINJA_LIST, list);
     return 0;

@@ -108,12 +108,7 @@ bool ot_jinja_is(const struct ot_jinja_string *string, const char *text) {
 }
 
 bool ot_jinja_is_among(const struct ot_jinja_string *string, const char *words) {
-    for (size_t n; *words; words += n + (words[n] == ' ')) {
-        n = strcspn(words, " ");
-        if (n == string->bytes && memcmp(string->text, words, n) == 0)
-            return true;
-    }
-    return false;
+    return ot_words_find(words, string->text, string->bytes) >= 0;
 }
 
 bool ot_jinja_is_text(const struct ot_jinja_value *v, const char *text) {

@@ -500,11 +500,11 @@ const char *ot_option_nearest(const char *word, enum ot_command command) {
     for (int i = 0; (option = ot_option_at(i)); i++) {
         int rank = option->commands & (1u << command) ? 0 : 2;
         int distance = 4 * edit_distance(word, strlen(word), option->name, strlen(option->name)) + rank;
-        for (const char *other = option->elsewhere; other && *other;) {
-            size_t length = strcspn(other, " ");
+        const char *other;
+        size_t length;
+        for (int k = 0; option->elsewhere && (other = ot_words_at(option->elsewhere, k, &length)); k++) {
             int far = 4 * edit_distance(word, strlen(word), other, length) + rank + 1;
             distance = ot_min(far, distance);
-            other += length + (other[length] == ' ');
         }
         if (distance < best) {
             best = distance;

@@ -5,6 +5,7 @@
 
 #include "offload/plan/plan_search.h"
 #include "src/base/error.h"
+#include "src/base/text.h"
 #include "src/options/options.h"
 
 struct pair {
@@ -385,16 +386,11 @@ static int check_train(const struct ot_options *o) {
 }
 
 static int check_plan(const struct ot_options *o) {
-    static const char *const of_list[] = {"gpu", "json", "config", "quiet"};
     const struct ot_option *option;
-    for (int i = 0; is_list(o) && (option = ot_option_at(i)); i++) {
-        bool needed = false;
-        for (size_t n = 0; n < sizeof of_list / sizeof *of_list; n++)
-            needed = needed || strcmp(option->name, of_list[n]) == 0;
-        if (!needed && ot_options_given(o, option->name))
+    for (int i = 0; is_list(o) && (option = ot_option_at(i)); i++)
+        if (!ot_words_have("gpu json config quiet", option->name) && ot_options_given(o, option->name))
             return ot_fail(OT_E_USAGE, "--gpu list shows the cards and plans nothing; remove --%s",
                            option->name);
-    }
     if (ot_options_given(o, "epochs") && !o->tokens && !o->rows && !o->data)
         return ot_fail(
             OT_E_USAGE,

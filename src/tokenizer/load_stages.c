@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/base/json.h"
 #include "src/base/memory.h"
+#include "src/base/text.h"
 #include "src/tokenizer/tokenizer_state.h"
 
 static const char gpt2_pattern[] =
@@ -258,7 +259,6 @@ static int load_class(struct ot_tokenizer *t, const struct place *place, const s
 
 static int load_splitter(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value,
                          const char *type) {
-    static const char *const classes[] = {"Digits", "Punctuation", "WhitespaceSplit", "Whitespace"};
     if (strcmp(type, "ByteLevel") == 0)
         return load_byte_level(t, place, value);
     if (strcmp(type, "Metaspace") == 0)
@@ -267,9 +267,8 @@ static int load_splitter(struct ot_tokenizer *t, const struct place *place, cons
         return load_split(t, place, value);
     if (strcmp(type, "CharDelimiterSplit") == 0)
         return load_delimiter(t, place, value);
-    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
-        if (strcmp(type, classes[i]) == 0)
-            return load_class(t, place, value, type);
+    if (ot_words_have("Digits Punctuation WhitespaceSplit Whitespace", type))
+        return load_class(t, place, value, type);
     return ot_fail(
         OT_E_INPUT,
         "%s is not supported; supported: Sequence, ByteLevel, Split, Metaspace, Digits, Punctuation, "

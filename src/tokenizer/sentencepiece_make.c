@@ -13,29 +13,26 @@
 
 /* ---- settings ---- */
 
-static bool starts(const char *text, const char *const *words) {
-    for (; text && *words; words++)
-        if (strncmp(text, *words, strlen(*words)) == 0)
+/* words: separated by spaces. */
+static bool starts(const char *text, const char *words) {
+    const char *word;
+    size_t n;
+    for (int i = 0; text && (word = ot_words_at(words, i, &n)); i++)
+        if (strncmp(text, word, n) == 0)
             return true;
     return false;
 }
 
 static enum ot_sentencepiece_class find_class(const struct ot_sentencepiece_files *files) {
-    static const char *const any[] = {"PreTrainedTokenizer", "TokenizersBackend", NULL};
-    static const char *const llama[] = {"Llama", "LLaMA", "CodeLlama", NULL};
-    static const char *const t5[] = {"T5", "MT5", NULL};
-    static const char *const gemma[] = {"Gemma", NULL};
-    static const char *const t5_types[] = {"t5", "mt5", "umt5", "longt5", NULL};
-    static const char *const gemma_types[] = {"gemma", NULL};
     const char *class = ot_json_string(ot_json_get(files->tokenizer_config, "tokenizer_class"), NULL);
-    if (class && !starts(class, any))
-        return starts(class, llama)   ? OT_CLASS_LLAMA
-               : starts(class, t5)    ? OT_CLASS_T5
-               : starts(class, gemma) ? OT_CLASS_GEMMA
-                                      : OT_CLASS_OTHER;
-    return starts(files->model_type, t5_types)      ? OT_CLASS_T5
-           : starts(files->model_type, gemma_types) ? OT_CLASS_GEMMA
-                                                    : OT_CLASS_LLAMA;
+    if (class && !starts(class, "PreTrainedTokenizer TokenizersBackend"))
+        return starts(class, "Llama LLaMA CodeLlama") ? OT_CLASS_LLAMA
+               : starts(class, "T5 MT5")              ? OT_CLASS_T5
+               : starts(class, "Gemma")               ? OT_CLASS_GEMMA
+                                                      : OT_CLASS_OTHER;
+    return starts(files->model_type, "t5 mt5 umt5 longt5") ? OT_CLASS_T5
+           : starts(files->model_type, "gemma")            ? OT_CLASS_GEMMA
+                                                           : OT_CLASS_LLAMA;
 }
 
 static int read_settings(struct ot_sentencepiece_maker *m) {

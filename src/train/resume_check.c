@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/text.h"
 #include "src/base/units.h"
 #include "src/train/resume.h"
 
@@ -175,11 +176,7 @@ static int write_json(const struct ot_json *value, char **text) {
 
 /* True for keys that may differ: the format of the result's files, and token ids that the rows contain. */
 static bool is_of_the_files(const char *key) {
-    static const char *const keys[] = {"torch_dtype", "bos_token_id", "eos_token_id"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (strcmp(keys[i], key) == 0)
-            return true;
-    return false;
+    return ot_words_have("torch_dtype bos_token_id eos_token_id", key);
 }
 
 /* Compares the values of all keys that `keys` has. */

@@ -9,6 +9,7 @@
 #include "src/base/error.h"
 #include "src/base/hash.h"
 #include "src/base/log.h"
+#include "src/base/text.h"
 #include "src/files/model_config.h"
 
 int ot_run_identity_make(const struct ot_session *session, const struct ot_rows *rows,
@@ -60,15 +61,11 @@ enum { MOST_OPTIONS = 256, ARITHMETIC_BYTES = 192 };
 /* ---- options ---- */
 
 /* Options that change no bit of the result, but that all ranks must share. */
-static const char *const joint[] = {"shard",      "share-weights", "eval-every",
-                                    "save-every", "no-save",       "save-local"};
+static const char joint[] = "shard share-weights eval-every save-every no-save save-local";
 
 static bool must_agree(const struct ot_option *option) {
-    for (size_t i = 0; i < sizeof joint / sizeof *joint; i++)
-        if (strcmp(option->name, joint[i]) == 0)
-            return true;
-    return option->on_resume == OT_RESUME_SAME || option->on_resume == OT_RESUME_LENGTH ||
-           option->on_resume == OT_RESUME_CONVERT;
+    return ot_words_have(joint, option->name) || option->on_resume == OT_RESUME_SAME ||
+           option->on_resume == OT_RESUME_LENGTH || option->on_resume == OT_RESUME_CONVERT;
 }
 
 /* The caller frees *text. value NULL: "". */

@@ -88,10 +88,27 @@ static void test_utf8(void **state) {
     check_form("\xe2\x82q", 3, 2, 3);
 }
 
+static void words_are_found_whole(void **state) {
+    (void)state;
+    static const char words[] = "bos eos_token eos";
+    size_t n;
+    assert_int_equal(ot_words_find(words, "eos", 3), 2);
+    assert_int_equal(ot_words_find(words, "eos_token", 9), 1);
+    assert_int_equal(ot_words_find(words, "bosx", 3), 0);
+    assert_int_equal(ot_words_find(words, "eos_", 4), -1);
+    assert_int_equal(ot_words_find(words, "", 0), -1);
+    assert_int_equal(ot_words_find("", "bos", 3), -1);
+    assert_true(ot_words_have(words, "bos") && !ot_words_have(words, "bos eos_token"));
+    assert_ptr_equal(ot_words_at(words, 1, &n), words + 4);
+    assert_int_equal(n, 9);
+    assert_null(ot_words_at(words, 3, &n));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_builder),   cmocka_unit_test(test_format), cmocka_unit_test(test_copy),
-        cmocka_unit_test(test_keep_line), cmocka_unit_test(test_utf8),
+        cmocka_unit_test(test_builder), cmocka_unit_test(test_format),
+        cmocka_unit_test(test_copy),    cmocka_unit_test(test_keep_line),
+        cmocka_unit_test(test_utf8),    cmocka_unit_test(words_are_found_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
