@@ -64,16 +64,6 @@ void ot_rendered_append_token(struct ot_rendered *r, const char *text, size_t by
     append_span(r, text, bytes, (struct ot_span){.trained = trained, .id = id});
 }
 
-void ot_rendered_cut(struct ot_rendered *r, size_t bytes) {
-    while (r->n_spans > 1 && r->spans[r->n_spans - 2].end >= bytes)
-        r->n_spans--;
-    if (r->n_spans > 0)
-        r->spans[r->n_spans - 1].end = bytes;
-    if (bytes == 0)
-        r->n_spans = 0;
-    r->bytes = bytes;
-}
-
 static bool is_space(char byte) {
     return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r';
 }

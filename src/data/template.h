@@ -51,8 +51,7 @@ void ot_rendered_append(struct ot_rendered *r, const char *text, size_t bytes, b
 /* Appends a text that becomes the token `id`. id -1: ordinary text that the user did not write. */
 void ot_rendered_append_token(struct ot_rendered *r, const char *text, size_t bytes, int32_t id,
                               bool trained);
-void ot_rendered_cut(struct ot_rendered *r, size_t bytes); /* keeps the first `bytes` */
-int ot_rendered_check(const struct ot_rendered *r);        /* Errors: OT_E_BUDGET */
+int ot_rendered_check(const struct ot_rendered *r); /* Errors: OT_E_BUDGET */
 
 /* A blank answer does not count: a model that trains on white space, or only on EOS, learns to say
  * nothing. */

@@ -101,7 +101,6 @@ int ot_safetensors_writer_open(struct ot_out_dir *dir, const char *stem,
                                struct ot_safetensors_writer **out);
 /* Bytes of all files that the writer will write: shards with their headers, and the index. */
 int64_t ot_safetensors_writer_bytes(const struct ot_safetensors_writer *writer);
-int ot_safetensors_writer_shards(const struct ot_safetensors_writer *writer);
 /* Writes the next n values in the order of the entries. A call may span tensors and shards. Errors:
  * OT_E_IO. */
 int ot_safetensors_writer_put(struct ot_safetensors_writer *writer, const float *values, int64_t n);

@@ -185,10 +185,6 @@ int64_t ot_safetensors_writer_bytes(const struct ot_safetensors_writer *writer) 
     return bytes;
 }
 
-int ot_safetensors_writer_shards(const struct ot_safetensors_writer *writer) {
-    return writer->n_shards;
-}
-
 static int begin_shard(struct ot_safetensors_writer *writer) {
     const struct shard *shard = &writer->shards[writer->shard];
     char *header = NULL;

@@ -5,41 +5,9 @@
 #include <string.h>
 
 #include "src/base/units.h"
+#include "src/plan/bench_style.h" /* made of bench.css by the build */
 #include "src/plan/bench_export.h"
 #include "src/plan/bench_plot.h"
-
-static const char style[] =
-    "body{margin:0 auto;max-width:70rem;padding:1rem;font:16px/1.5 system-ui,sans-serif;color:#111;"
-    "background:#fff}\n"
-    "h1{font-size:1.5rem;line-height:1.2;margin:.5rem 0}\n"
-    "h2{font-size:1.2rem;margin:2rem 0 .5rem}\n"
-    "h3{font-size:1rem;margin:.5rem 0}\n"
-    "p,dl{margin:.5rem 0;overflow-wrap:anywhere}\n"
-    "dl{display:grid;grid-template-columns:max-content 1fr;gap:0 1rem}\n"
-    "dd{margin:0}\n"
-    ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,21rem),1fr));gap:1rem 2rem}\n"
-    "figure{margin:0;max-width:29rem}\n"
-    "figure>svg{display:block;width:100%;height:auto}\n"
-    "ul{padding-left:1.2rem}ul.legend{list-style:none;margin:.5rem "
-    "0;padding:0;display:flex;flex-wrap:wrap;gap:.2rem 1.2rem}\n"
-    ".key{width:1em;height:1em;vertical-align:-.1em;margin-right:.4em}\n"
-    ".wide{overflow-x:auto}\n"
-    "table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem;white-space:nowrap}\n"
-    "th,td{padding:.25rem .5rem;text-align:right;border-bottom:1px solid #ddd}\n"
-    "th:first-child,td:first-child{text-align:left;padding-left:0}\n"
-    "thead th{border-bottom:2px solid #444;vertical-align:bottom}\n"
-    "td.front{font-weight:600}\n"
-    "li{margin:.2rem 0;overflow-wrap:anywhere}\n"
-    "footer{margin-top:2rem;border-top:1px solid #ddd;color:#444}\n"
-    "@media screen and (max-width:52rem){thead{display:none}table,tbody{display:block;white-space:normal}\n"
-    "tr{display:grid;grid-template-columns:repeat(auto-fill,minmax(6.5rem,1fr));gap:.1rem .8rem;"
-    "padding:.5rem 0;border-bottom:1px solid #ddd}\n"
-    "th,td{border:0;padding:0;text-align:left}td:first-child{grid-column:1/-1;font-size:1rem}\n"
-    "td[data-name]::before{content:attr(data-name);display:block;color:#444;font-size:.75rem}}\n"
-    "@media print{html{font-size:11px}body{max-width:none;padding:0;font-size:1rem}"
-    "table{font-size:9px}th,td{padding:.1rem .35rem}\n"
-    "figure{break-inside:avoid;max-width:11cm}.wide{overflow:visible}tr{break-inside:avoid}"
-    "h2,h3{break-after:avoid}}\n";
 
 static void put(struct ot_string_builder *out, const char *html) {
     ot_string_append_text(out, html);
@@ -80,7 +48,7 @@ static void put_head(const struct ot_bench *bench, struct ot_string_builder *out
              "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>");
     ot_svg_escape(out, bench->model);
     put(out, " · offload-train bench</title>\n<style>\n");
-    put(out, style);
+    put(out, OT_BENCH_STYLE);
     put(out, "</style>\n</head>\n<body>\n");
     ot_svg_fill_patterns(out);
     put(out, "<h1>Memory and time of training ");

@@ -10,13 +10,6 @@
 #include "src/report/forecast.h"
 #include "src/report/table.h"
 
-static void put_lanes(struct ot_json_writer *w, const char *key, const double values[OT_LANE_COUNT]) {
-    ot_json_begin_object(w, key);
-    for (int l = 0; l < OT_LANE_COUNT; l++)
-        ot_json_put_real(w, ot_lane_name((enum ot_lane_id)l), values[l]);
-    ot_json_end_object(w);
-}
-
 static void put_ranks(const struct ot_plan_case *c, struct ot_json_writer *w) {
     const struct ot_described *m = &c->machine.described;
     const struct ot_rates *r = &c->costs.rates;
@@ -68,13 +61,6 @@ static void put_machine(const struct ot_plan_case *c, struct ot_json_writer *w) 
     ot_json_end_object(w);
 }
 
-static void put_tiers(struct ot_json_writer *w, const char *key, const int64_t counts[OT_TIER_COUNT]) {
-    ot_json_begin_object(w, key);
-    for (int t = 0; t < OT_TIER_COUNT; t++)
-        ot_json_put_int(w, ot_tier_name((enum ot_tier)t), counts[t]);
-    ot_json_end_object(w);
-}
-
 /* The division into stages. */
 static void put_stages(const struct ot_plan_case *c, struct ot_json_writer *w) {
     const struct ot_plan *plan = &c->chosen.plan;
@@ -107,15 +93,11 @@ static void put_plan(const struct ot_plan_case *c, struct ot_json_writer *w) {
         ot_json_put_bool(w, "one_copy", ot_plan_has_one_copy(plan));
     if (ot_plan_has_stages(plan))
         put_stages(c, w);
-    put_tiers(w, "weights_slabs", homes.weights);
-    put_tiers(w, "state_tiles", homes.state);
-    put_tiers(w, "gradient_tiles", homes.grads);
+    ot_report_put_tiers(w, "weights_slabs", homes.weights);
+    ot_report_put_tiers(w, "state_tiles", homes.state);
+    ot_report_put_tiers(w, "gradient_tiles", homes.grads);
     ot_json_put_text(w, "activations", ot_tier_name((enum ot_tier)plan->activations));
-    ot_json_begin_object(w, "optimizer_tiles");
-    for (int e = 0; e < OT_TILE_ENGINES; e++)
-        ot_json_put_int(w, ot_tile_engine_name((enum ot_tile_engine)e),
-                        ot_plan_count_tiles(plan, (enum ot_tile_engine)e));
-    ot_json_end_object(w);
+    ot_report_put_engines(plan, w);
     ot_report_put_ledger(&ledger, w);
     ot_json_put_int(w, "checkpoint_bytes", ot_checkpoint_state_bytes(ot_model_chain(c->model)));
     ot_json_end_object(w);
@@ -140,10 +122,10 @@ static void put_time(const struct ot_plan_case *c, struct ot_json_writer *w) {
         ot_json_put_real(w, "mfu", a.mfu);
         ot_json_put_real(w, "mfu_peak_flops", a.peak);
     }
-    put_lanes(w, "busy_seconds", p->busy);
-    put_lanes(w, "exposed_seconds", p->exposed);
+    ot_report_put_lanes("busy_seconds", p->busy, w);
+    ot_report_put_lanes("exposed_seconds", p->exposed, w);
     ot_json_put_real(w, "exposed_host_seconds", p->exposed_host);
-    put_lanes(w, "bytes", p->bytes);
+    ot_report_put_lanes("bytes", p->bytes, w);
     if (a.ranks > 1) {
         ot_json_put_real(w, "gathered_bytes", p->gathered);
         ot_json_put_real(w, "exchanged_bytes", p->exchanged);

@@ -384,13 +384,6 @@ void ot_report_print_store(const struct ot_report *r) {
 
 /* ---- the log's "run" event ---- */
 
-static void put_tiers(struct ot_json_writer *w, const char *key, const int64_t counts[OT_TIER_COUNT]) {
-    ot_json_begin_object(w, key);
-    for (int t = 0; t < OT_TIER_COUNT; t++)
-        ot_json_put_int(w, ot_tier_name((enum ot_tier)t), counts[t]);
-    ot_json_end_object(w);
-}
-
 static void record_plan(const struct ot_report *r, struct ot_json_writer *w) {
     const struct ot_plan *plan = &r->session->plan.chosen;
     const struct ot_plan_homes homes = ot_report_count_homes(plan);
@@ -402,16 +395,12 @@ static void record_plan(const struct ot_report *r, struct ot_json_writer *w) {
     ot_json_put_int(w, "micro_tokens", plan->micro_tokens);
     ot_report_put_kept(plan, w);
     ot_json_put_int(w, "slabs", plan->n_slabs);
-    put_tiers(w, "weights", homes.weights);
+    ot_report_put_tiers(w, "weights", homes.weights);
     if (plan->shard.ranks > 1)
         ot_json_put_bool(w, "one_copy", ot_plan_has_one_copy(plan));
-    put_tiers(w, "state_tiles", homes.state);
-    put_tiers(w, "gradient_tiles", homes.grads);
-    ot_json_begin_object(w, "optimizer_tiles");
-    for (int e = 0; e < OT_TILE_ENGINES; e++)
-        ot_json_put_int(w, ot_tile_engine_name((enum ot_tile_engine)e),
-                        ot_plan_count_tiles(plan, (enum ot_tile_engine)e));
-    ot_json_end_object(w);
+    ot_report_put_tiers(w, "state_tiles", homes.state);
+    ot_report_put_tiers(w, "gradient_tiles", homes.grads);
+    ot_report_put_engines(plan, w);
     ot_json_put_text(w, "activations", ot_tier_name((enum ot_tier)plan->activations));
     for (int t = 0; t < OT_TIER_COUNT; t++) {
         char key[32];

@@ -277,6 +277,21 @@ const char *ot_report_engines(const struct ot_plan *plan, char line[OT_TABLE_LIN
     return line;
 }
 
+void ot_report_put_tiers(struct ot_json_writer *w, const char *key, const int64_t counts[OT_TIER_COUNT]) {
+    ot_json_begin_object(w, key);
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        ot_json_put_int(w, ot_tier_name((enum ot_tier)t), counts[t]);
+    ot_json_end_object(w);
+}
+
+void ot_report_put_engines(const struct ot_plan *plan, struct ot_json_writer *w) {
+    ot_json_begin_object(w, "optimizer_tiles");
+    for (int e = 0; e < OT_TILE_ENGINES; e++)
+        ot_json_put_int(w, ot_tile_engine_name((enum ot_tile_engine)e),
+                        ot_plan_count_tiles(plan, (enum ot_tile_engine)e));
+    ot_json_end_object(w);
+}
+
 void ot_report_put_ledger(const struct ot_ledger *ledger, struct ot_json_writer *w) {
     ot_json_begin_array(w, "ledger");
     for (int i = 0; i < ledger->n; i++) {

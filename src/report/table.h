@@ -29,6 +29,10 @@ struct ot_moved {
 #define OT_MOVED_LEAST 5e6 /* bytes/s */
 const char *ot_report_moved(const struct ot_moved *moved, size_t n, char line[OT_TABLE_LINE_BYTES]);
 
+/* An object of a number for each tier. */
+void ot_report_put_tiers(struct ot_json_writer *w, const char *key, const int64_t counts[OT_TIER_COUNT]);
+/* An object "optimizer_tiles" of the number of tiles for each engine that updates them. */
+void ot_report_put_engines(const struct ot_plan *plan, struct ot_json_writer *w);
 /* An array "ledger" of {tier, name, bytes}. */
 void ot_report_put_ledger(const struct ot_ledger *ledger, struct ot_json_writer *w);
 

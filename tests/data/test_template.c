@@ -286,33 +286,6 @@ static void test_bad_prompt_format(void **state) {
     assert_null(f);
 }
 
-/* A text that is cut goes on where it was cut, and nothing of what was cut away stays. */
-static void test_cut(void **state) {
-    (void)state;
-    struct ot_rendered r = {0};
-    ot_rendered_append(&r, "ab", 2, false, true);
-    ot_rendered_append_token(&r, "<e>", 3, 7, true);
-    ot_rendered_append(&r, "c", 1, true, false);
-    assert_string_equal(marked(&r), "ab[<e>c]");
-    ot_rendered_cut(&r, 5);
-    assert_string_equal(marked(&r), "ab[<e>]");
-    assert_int_equal(r.n_spans, 2);
-    ot_rendered_cut(&r, 1);
-    assert_int_equal(r.n_spans, 1);
-    ot_rendered_append(&r, "d", 1, true, false);
-    assert_string_equal(marked(&r), "a[d]");
-    ot_rendered_cut(&r, 0);
-    assert_int_equal(r.n_spans, 0);
-    ot_rendered_append_token(&r, "<e>", 3, 7, true);
-    ot_rendered_cut(&r, 0);
-    ot_rendered_append(&r, "f", 1, false, true);
-    assert_string_equal(marked(&r), "f");
-    assert_int_equal(r.n_spans, 1);
-    assert_int_equal(r.spans[0].id, -1);
-    check_ok(ot_rendered_check(&r));
-    ot_rendered_free(&r);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_conversations),
@@ -326,7 +299,6 @@ int main(void) {
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_prompt_format),
         cmocka_unit_test(test_bad_prompt_format),
-        cmocka_unit_test(test_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
