@@ -8,115 +8,88 @@
 #include "src/base/text.h"
 #include "src/options/options.h"
 
-struct pair {
+/* A rule between each option of `these` and each of `others`; both are names separated by spaces. */
+struct rule {
     unsigned commands;
-    const char *a, *b;
+    const char *these, *others;
 };
 
 /* At most one option of each pair may be given. */
-static const struct pair exclusive[] = {
+static const struct rule exclusive[] = {
     {OT_FOR_TRAIN | OT_FOR_PLAN, "steps", "epochs"},
     {OT_FOR_TRAIN | OT_FOR_QUANTIZE, "eval-data", "eval-fraction"},
     {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_PLAN | OT_FOR_QUANTIZE, "template",
      "prompt-format"},
     {OT_FOR_TRAIN, "quiet", "log-every"},
-    {OT_FOR_TRAIN, "no-save", "out"},
-    {OT_FOR_TRAIN, "no-save", "dry-run"},
-    {OT_FOR_TRAIN, "no-save", "save-every"},
-    {OT_FOR_TRAIN, "no-save", "keep"},
-    {OT_FOR_TRAIN, "no-save", "result"},
-    {OT_FOR_TRAIN, "no-save", "resume"},
-    {OT_FOR_TRAIN, "no-save", "grace"},
+    {OT_FOR_TRAIN, "no-save", "out dry-run save-every keep result resume grace"},
     {OT_FOR_TRAIN, "no-forecast", "explain"},
     {OT_FOR_TOKENIZE, "model", "tokenizer"},
     {OT_FOR_GENERATE, "row", "no-special"},
-    {OT_FOR_GENERATE, "chat", "row"},
-    {OT_FOR_GENERATE, "chat", "prompt"},
-    {OT_FOR_GENERATE, "chat", "json"},
-    {OT_FOR_GENERATE, "chat", "no-special"},
+    {OT_FOR_GENERATE, "chat", "row prompt json no-special"},
     {OT_FOR_PLAN, "gpu", "device"},
-    {OT_FOR_PLAN, "steps", "tokens"},
-    {OT_FOR_PLAN, "steps", "rows"},
+    {OT_FOR_PLAN, "steps", "tokens rows"},
     {OT_FOR_PLAN, "tokens", "rows"},
-    {OT_FOR_PLAN, "data", "tokens"},
-    {OT_FOR_PLAN, "data", "rows"},
+    {OT_FOR_PLAN, "data", "tokens rows"},
     {OT_FOR_PLAN, "ram", "host-mem"},
-    {OT_FOR_PLAN, "minimum", "sweep"},
-    {OT_FOR_PLAN, "minimum", "ram"},
-    {OT_FOR_PLAN, "minimum", "gpus"},
-    {OT_FOR_PLAN, "minimum", "nodes"},
-    {OT_FOR_PLAN, "minimum", "host-mem"},
-    {OT_FOR_PLAN, "minimum", "gpu-mem"},
-    {OT_FOR_PLAN, "minimum", "nvme"},
-    {OT_FOR_PLAN, "minimum", "device"},
-    {OT_FOR_PLAN, "minimum", "home"},
-    {OT_FOR_PLAN, "minimum", "explain"},
-    {OT_FOR_PLAN, "minimum", "trace"},
-    {OT_FOR_PLAN, "sweep", "tokens-per-step"},
-    {OT_FOR_PLAN, "sweep", "explain"},
-    {OT_FOR_PLAN, "sweep", "trace"},
-    {OT_FOR_PLAN, "methods", "minimum"},
-    {OT_FOR_PLAN, "methods", "sweep"},
-    {OT_FOR_PLAN, "methods", "train"},
-    {OT_FOR_PLAN, "methods", "freeze"},
-    {OT_FOR_PLAN, "methods", "base-type"},
-    {OT_FOR_PLAN, "methods", "explain"},
-    {OT_FOR_PLAN, "methods", "trace"},
+    {OT_FOR_PLAN, "minimum", "sweep ram gpus nodes host-mem gpu-mem nvme device home explain trace"},
+    {OT_FOR_PLAN, "sweep", "tokens-per-step explain trace"},
+    {OT_FOR_PLAN, "methods", "minimum sweep train freeze base-type explain trace"},
     {OT_FOR_PLAN, "markdown", "json"},
     {OT_FOR_EXPORT, "gguf", "max-shard-size"},
+    {0, NULL, NULL},
 };
 
-/* `a` has no effect without `b`. */
-static const struct pair dependent[] = {
+/* Each of the first options has no effect without the second. */
+static const struct rule dependent[] = {
     {OT_FOR_GENERATE, "template", "row"}, /* or --chat, see is_met */
     {OT_FOR_GENERATE, "system", "chat"},
-    {OT_FOR_GENERATE, "prompt-format", "row"},
-    {OT_FOR_GENERATE, "columns", "row"},
-    {OT_FOR_GENERATE, "top-p", "temperature"},
-    {OT_FOR_GENERATE, "seed", "temperature"},
+    {OT_FOR_GENERATE, "prompt-format columns", "row"},
+    {OT_FOR_GENERATE, "top-p seed", "temperature"},
     {OT_FOR_TRAIN | OT_FOR_PLAN, "force", "trace"},
     {OT_FOR_TRAIN | OT_FOR_COMM_TEST | OT_FOR_PROBE, "node-rank", "nodes"},
-    {OT_FOR_PLAN, "host-bw", "gpu"},
-    {OT_FOR_PLAN, "gpus", "gpu"},
-    {OT_FOR_PLAN, "nodes", "gpu"},
+    {OT_FOR_PLAN, "host-bw gpus nodes", "gpu"},
     {OT_FOR_PLAN, "p2p", "gpus"},
     {OT_FOR_PLAN, "nic", "nodes"},
-    {OT_FOR_PLAN, "pcie", "gpu"},
-    {OT_FOR_PLAN, "ram", "gpu"},
-    {OT_FOR_PLAN, "tokenizer", "data"},
-    {OT_FOR_PLAN, "template", "data"},
-    {OT_FOR_PLAN, "prompt-format", "data"},
-    {OT_FOR_PLAN, "columns", "data"},
-    {OT_FOR_PLAN, "pack", "data"},
-    {OT_FOR_PLAN, "train-on-prompt", "data"},
-    {OT_FOR_PLAN, "no-eos", "data"},
-    {OT_FOR_PLAN, "skip-bad", "data"},
-    {OT_FOR_PLAN, "eval-fraction", "data"},
-    {OT_FOR_PLAN, "seed", "data"},
-    {OT_FOR_PLAN, "nvme-read", "nvme"},
-    {OT_FOR_PLAN, "nvme-write", "nvme"},
+    {OT_FOR_PLAN, "pcie ram", "gpu"},
+    {OT_FOR_PLAN,
+     "tokenizer template prompt-format columns pack train-on-prompt no-eos skip-bad eval-fraction seed",
+     "data"},
+    {OT_FOR_PLAN, "nvme-read nvme-write", "nvme"},
     {OT_FOR_EXPORT, "modelfile", "gguf"},
-    {OT_FOR_QUANTIZE, "eval-data", "data"},
-    {OT_FOR_QUANTIZE, "eval-fraction", "data"},
-    {OT_FOR_QUANTIZE, "tokenizer", "data"},
-    {OT_FOR_QUANTIZE, "template", "data"},
-    {OT_FOR_QUANTIZE, "prompt-format", "data"},
-    {OT_FOR_QUANTIZE, "columns", "data"},
-    {OT_FOR_QUANTIZE, "seq-len", "data"},
-    {OT_FOR_QUANTIZE, "pack", "data"},
-    {OT_FOR_QUANTIZE, "train-on-prompt", "data"},
-    {OT_FOR_QUANTIZE, "no-eos", "data"},
-    {OT_FOR_QUANTIZE, "skip-bad", "data"},
-    {OT_FOR_QUANTIZE, "seed", "data"},
-    {OT_FOR_QUANTIZE, "calibration-rows", "data"},
+    {OT_FOR_QUANTIZE,
+     "eval-data eval-fraction tokenizer template prompt-format columns seq-len pack train-on-prompt no-eos "
+     "skip-bad seed calibration-rows",
+     "data"},
     {OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_BENCH, "io-engine", "nvme"},
     {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_BENCH, "no-io-verify", "nvme"},
+    {0, NULL, NULL},
 };
 
-enum {
-    EXCLUSIVE_PAIRS = sizeof exclusive / sizeof *exclusive,
-    DEPENDENT_PAIRS = sizeof dependent / sizeof *dependent
+enum { NAME_BYTES = 32 };
+
+/* A walk over the pairs of options that the rules of a table name for a command. */
+struct walk {
+    const struct rule *rule; /* of the next pair */
+    int i, j;                /* the next pair: indexes in `these` and `others` */
+    char a[NAME_BYTES], b[NAME_BYTES];
 };
+
+static bool next_pair(struct walk *w, enum ot_command command) {
+    const char *a, *b;
+    size_t a_bytes, b_bytes;
+    for (; w->rule->these; w->rule++, w->i = w->j = 0) {
+        if (!(w->rule->commands & (1u << command)))
+            continue;
+        for (; (a = ot_words_at(w->rule->these, w->i, &a_bytes)); w->i++, w->j = 0)
+            if ((b = ot_words_at(w->rule->others, w->j, &b_bytes))) {
+                snprintf(w->a, sizeof w->a, "%.*s", (int)a_bytes, a);
+                snprintf(w->b, sizeof w->b, "%.*s", (int)b_bytes, b);
+                w->j++;
+                return true;
+            }
+    }
+    return false;
+}
 
 static int find_option(const struct ot_options *options, const char *name, const struct ot_option **out) {
     int index = ot_option_find(name, strlen(name), options->command);
@@ -150,10 +123,10 @@ static bool is_active(const struct ot_options *options, const char *name) {
     return ot_options_given(options, name) && !is_off(option, (const char *)options + option->field);
 }
 
-/* A conversation has a template too. */
-static bool is_met(const struct ot_options *options, const struct pair *pair) {
-    bool template = options->command == OT_COMMAND_GENERATE && strcmp(pair->a, "template") == 0;
-    return is_active(options, pair->b) || (template && is_active(options, "chat"));
+/* True if the option `a` has the option `b` that it needs. A conversation has a template too. */
+static bool is_met(const struct ot_options *options, const char *a, const char *b) {
+    bool template = options->command == OT_COMMAND_GENERATE && strcmp(a, "template") == 0;
+    return is_active(options, b) || (template && is_active(options, "chat"));
 }
 
 /* Temperature 0 always takes the most likely token, without random numbers. */
@@ -164,16 +137,12 @@ static bool is_greedy(const struct ot_options *options) {
 bool ot_option_overruled(const struct ot_options *options, const char *name) {
     if (is_greedy(options) && (strcmp(name, "top-p") == 0 || strcmp(name, "seed") == 0))
         return true;
-    for (int i = 0; i < DEPENDENT_PAIRS; i++)
-        if (strcmp(dependent[i].a, name) == 0 && (dependent[i].commands & (1u << options->command)) &&
-            !is_met(options, &dependent[i]))
+    for (struct walk w = {.rule = dependent}; next_pair(&w, options->command);)
+        if (strcmp(w.a, name) == 0 && !is_met(options, w.a, w.b))
             return true;
-    for (int i = 0; i < EXCLUSIVE_PAIRS; i++) {
-        const char *other = strcmp(exclusive[i].a, name) == 0   ? exclusive[i].b
-                            : strcmp(exclusive[i].b, name) == 0 ? exclusive[i].a
-                                                                : NULL;
-        if (other && (exclusive[i].commands & (1u << options->command)) && !ot_options_given(options, name) &&
-            is_active(options, other))
+    for (struct walk w = {.rule = exclusive}; next_pair(&w, options->command);) {
+        const char *other = strcmp(w.a, name) == 0 ? w.b : strcmp(w.b, name) == 0 ? w.a : NULL;
+        if (other && !ot_options_given(options, name) && is_active(options, other))
             return true;
     }
     return false;
@@ -181,7 +150,7 @@ bool ot_option_overruled(const struct ot_options *options, const char *name) {
 
 /* The command line wins over the config file: if each has one option of the pair, the file's option is
  * reset. */
-static void drop_overruled(struct ot_options *options, const struct pair *pair) {
+static void drop_overruled(struct ot_options *options, const struct walk *pair) {
     const struct ot_option *a, *b;
     int a_index = find_option(options, pair->a, &a), b_index = find_option(options, pair->b, &b);
     bool a_wins =
@@ -195,21 +164,14 @@ static void drop_overruled(struct ot_options *options, const struct pair *pair) 
 }
 
 static int check_pairs(struct ot_options *options) {
-    for (int i = 0; i < EXCLUSIVE_PAIRS; i++) {
-        const struct pair *pair = &exclusive[i];
-        if (!(pair->commands & (1u << options->command)))
-            continue;
-        drop_overruled(options, pair);
-        if (is_active(options, pair->a) && is_active(options, pair->b))
-            return ot_fail(OT_E_USAGE, "--%s and --%s contradict each other; use one of them", pair->a,
-                           pair->b);
+    for (struct walk w = {.rule = exclusive}; next_pair(&w, options->command);) {
+        drop_overruled(options, &w);
+        if (is_active(options, w.a) && is_active(options, w.b))
+            return ot_fail(OT_E_USAGE, "--%s and --%s contradict each other; use one of them", w.a, w.b);
     }
-    for (int i = 0; i < DEPENDENT_PAIRS; i++) {
-        const struct pair *pair = &dependent[i];
-        if ((pair->commands & (1u << options->command)) && is_active(options, pair->a) &&
-            !is_met(options, pair))
-            return ot_fail(OT_E_USAGE, "--%s has no effect without --%s", pair->a, pair->b);
-    }
+    for (struct walk w = {.rule = dependent}; next_pair(&w, options->command);)
+        if (is_active(options, w.a) && !is_met(options, w.a, w.b))
+            return ot_fail(OT_E_USAGE, "--%s has no effect without --%s", w.a, w.b);
     return 0;
 }
 
