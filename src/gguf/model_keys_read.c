@@ -10,8 +10,6 @@
 #include "src/base/minmax.h"
 #include "src/gguf/model_keys.h"
 
-/* ---- one key ---- */
-
 #define OT_GGUF_MOST INT64_C(0x7fffffff)
 
 struct ot_gguf_maker {
@@ -21,21 +19,9 @@ struct ot_gguf_maker {
     struct ot_model_config c;
 };
 
+/* ---- one key ---- */
+
 /* "llama.block_count"; static, overwritten by the next call of the thread. */
-static const char *key_name(const struct ot_gguf_maker *m, const char *name);
-/* As ot_gguf_need_int and ot_gguf_need_real; *out becomes the decimal that model_keys.h promises. */
-static int take_int(const struct ot_gguf_maker *m, const char *name, bool required, int64_t min, int64_t max,
-                    int64_t *out);
-static int take_real(const struct ot_gguf_maker *m, const char *name, bool required, double min, double max,
-                     double *out);
-/* The decimal with the fewest digits that is stored as this value after a division by `unit`. */
-static double round_decimal(float stored, double unit);
-
-/* Reads the RoPE of q and k, after the sizes and the window. Errors: as ot_gguf_make_config. */
-static int read_rope(struct ot_gguf_maker *m);
-
-/* ---- reading keys ---- */
-
 static const char *key_name(const struct ot_gguf_maker *m, const char *name) {
     static _Thread_local char key[80];
     snprintf(key, sizeof key, "%s.%s", m->row->name, name);
@@ -47,6 +33,7 @@ static int take_int(const struct ot_gguf_maker *m, const char *name, bool requir
     return ot_gguf_need_int(m->file, key_name(m, name), required, min, max, out);
 }
 
+/* The decimal with the fewest digits that is stored as this value after a division by `unit`. */
 static double round_decimal(float stored, double unit) {
     char text[32];
     double value = (double)stored * unit;
@@ -59,6 +46,7 @@ static double round_decimal(float stored, double unit) {
     return value;
 }
 
+/* As ot_gguf_need_real; *out becomes the decimal that model_keys.h promises. */
 static int take_real(const struct ot_gguf_maker *m, const char *name, bool required, double min, double max,
                      double *out) {
     const char *key = key_name(m, name);
@@ -307,43 +295,10 @@ static int read_family(struct ot_gguf_maker *m) {
     }
 }
 
-/* ---- all ---- */
-
-static int read_all(struct ot_gguf_maker *m) {
-    OT_TRY(find_family(m));
-    OT_TRY(read_counts(m));
-    OT_TRY(read_experts(m));
-    OT_TRY(read_tensor_facts(m));
-    OT_TRY(read_norm(m));
-    OT_TRY(read_window(m));
-    OT_TRY(read_family(m));
-    return m->c.positions == OT_POSITIONS_ROPE ? read_rope(m) : 0;
-}
-
-int ot_gguf_make_config(const struct ot_gguf *file, int64_t bos, int64_t eos, char **text, size_t *bytes) {
-    static const char *const dtypes[] = {[OT_F32] = "float32", [OT_BF16] = "bfloat16", [OT_F16] = "float16"};
-    struct ot_gguf_maker m = {.file = file};
-    struct ot_json_writer w = {0};
-    OT_TRY(read_all(&m));
-    ot_json_begin_object(&w, NULL);
-    ot_model_config_put(&m.c, &w);
-    ot_json_put_text(&w, "torch_dtype", dtypes[ot_gguf_dtype(file)]);
-    if (bos >= 0)
-        ot_json_put_int(&w, "bos_token_id", bos);
-    if (eos >= 0)
-        ot_json_put_int(&w, "eos_token_id", eos);
-    ot_json_end_object(&w);
-    return ot_json_writer_take(&w, text, bytes);
-}
-
-/* ---- the rope ---- */
-
-/* The rope of config.json from the keys and tensors of a file. */
+/* ---- the rope: tensors of factors ---- */
 
 /* Pairs of a head. */
 enum { MAX_PAIRS = 1 << 12 };
-
-/* ---- tensors of factors ---- */
 
 static int read_factors(const struct ot_gguf_maker *m, const char *name, int64_t most,
                         float factors[MAX_PAIRS]) {
@@ -403,7 +358,7 @@ static int read_llama3(struct ot_gguf_maker *m) {
     return 0;
 }
 
-/* ---- kinds of scaling ---- */
+/* ---- the rope: kinds of scaling ---- */
 
 static int read_original(struct ot_gguf_maker *m) {
     int64_t original = m->c.max_position;
@@ -481,7 +436,7 @@ static int read_scaling(struct ot_gguf_maker *m) {
     return 0;
 }
 
-/* ---- all ---- */
+/* ---- the rope: its size, base and scaling ---- */
 
 /* Elements of a head that rotate. */
 static int read_rotary(struct ot_gguf_maker *m) {
@@ -496,6 +451,7 @@ static int read_rotary(struct ot_gguf_maker *m) {
                    ot_gguf_path(m->file), (long long)c->rotary_dim, (long long)c->head_dim);
 }
 
+/* Reads the RoPE of q and k, after the sizes and the window. */
 static int read_rope(struct ot_gguf_maker *m) {
     struct ot_model_config *c = &m->c;
     c->rope.theta = 1e4; /* llama.cpp's defaults */
@@ -511,4 +467,33 @@ static int read_rope(struct ot_gguf_maker *m) {
     if (c->q_scale_beta != 0)
         OT_TRY(read_original(m));
     return ot_gguf_find_tensor(m->file, OT_GGUF_ROPE_FREQS) ? read_llama3(m) : 0;
+}
+
+/* ---- the whole config ---- */
+
+static int read_all(struct ot_gguf_maker *m) {
+    OT_TRY(find_family(m));
+    OT_TRY(read_counts(m));
+    OT_TRY(read_experts(m));
+    OT_TRY(read_tensor_facts(m));
+    OT_TRY(read_norm(m));
+    OT_TRY(read_window(m));
+    OT_TRY(read_family(m));
+    return m->c.positions == OT_POSITIONS_ROPE ? read_rope(m) : 0;
+}
+
+int ot_gguf_make_config(const struct ot_gguf *file, int64_t bos, int64_t eos, char **text, size_t *bytes) {
+    static const char *const dtypes[] = {[OT_F32] = "float32", [OT_BF16] = "bfloat16", [OT_F16] = "float16"};
+    struct ot_gguf_maker m = {.file = file};
+    struct ot_json_writer w = {0};
+    OT_TRY(read_all(&m));
+    ot_json_begin_object(&w, NULL);
+    ot_model_config_put(&m.c, &w);
+    ot_json_put_text(&w, "torch_dtype", dtypes[ot_gguf_dtype(file)]);
+    if (bos >= 0)
+        ot_json_put_int(&w, "bos_token_id", bos);
+    if (eos >= 0)
+        ot_json_put_int(&w, "eos_token_id", eos);
+    ot_json_end_object(&w);
+    return ot_json_writer_take(&w, text, bytes);
 }
