@@ -77,8 +77,6 @@ const char *ot_crc32_kernel(void) {
 
 /* ---- SHA-256 ---- */
 
-/* ---- SHA-256 ---- */
-
 /* The first 32 bits of the fractional parts of the cube roots of the first 64 primes. */
 static const uint32_t constants[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,

@@ -457,9 +457,7 @@ int ot_manifest_decode_share(const unsigned char *bytes, size_t n, const char *w
     return decode(bytes, n, where, false, out);
 }
 
-/* ---- joining manifests ---- */
-
-/* Joins the manifests of several ranks. */
+/* ---- joining the manifests of several ranks ---- */
 
 static int check_same_model(const struct ot_manifest *whole, const struct ot_manifest *share) {
     bool same = whole->dtype == share->dtype && whole->n_slabs == share->n_slabs;

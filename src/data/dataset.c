@@ -379,9 +379,7 @@ size_t ot_dataset_bytes(const struct ot_dataset *d) {
     return d->n_tokens * sizeof(uint32_t) + d->row_capacity * sizeof *d->rows;
 }
 
-/* ---- showing a row ---- */
-
-/* --show-sample: shows a person the text and tokens of a row. */
+/* ---- showing a person the text and tokens of a row (--show-sample) ---- */
 
 /* Appends text of a file. Control characters become escapes, so that they cannot steer the terminal; line
  * ends only if `one_line`. */

@@ -147,9 +147,7 @@ const char *ot_tokenizer_instead(const char *folder) {
     return NULL;
 }
 
-/* ---- the tokenizer ---- */
-
-/* The tokenizer of a model directory: which file has it, and its ids of bos and eos. */
+/* ---- the file of the tokenizer, and its ids of bos and eos ---- */
 
 static int keep(struct ot_model_dir *dir, const char *text, const char **out) {
     *out = ot_arena_strdup(dir->arena, text, strlen(text));

@@ -374,9 +374,7 @@ void ot_gguf_close(struct ot_gguf *file) {
     free(file);
 }
 
-/* ---- look-ups ---- */
-
-/* Looks up keys and tensors of an open file. */
+/* ---- looking up keys and tensors ---- */
 
 static const char *const KIND_NAMES[OT_GGUF_KIND_COUNT] = {
     "an 8-bit number", "an 8-bit number", "a 16-bit number", "a 16-bit number", "a 32-bit number",

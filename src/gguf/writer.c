@@ -288,8 +288,6 @@ int ot_gguf_writer_finish(struct ot_gguf_writer *w) {
 
 /* ---- keys ---- */
 
-/* The keys of a file that is written. */
-
 void ot_gguf_append_number(struct ot_string_builder *out, uint64_t value, int bytes) {
     unsigned char raw[8];
     ot_little_put_u64(raw, value, bytes);

@@ -440,9 +440,7 @@ const char *ot_cure_text(void) {
     return text;
 }
 
-/* ---- the nearest name ---- */
-
-/* Finds the name that a misspelled one was meant to be. */
+/* ---- the name that a misspelled one was meant to be ---- */
 
 /* The largest edit distance of a guess: one third of a long word, two edits in a shorter one, one in a very
  * short one. */

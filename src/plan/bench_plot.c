@@ -308,9 +308,7 @@ void ot_bench_plot_prediction(const struct ot_bench *bench, struct ot_string_bui
     ot_svg_end(out);
 }
 
-/* ---- SVG ---- */
-
-/* ---- text ---- */
+/* ---- SVG: text ---- */
 
 static const char *entity(char c) {
     switch (c) {

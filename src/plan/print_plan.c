@@ -405,9 +405,7 @@ void ot_plan_view_print(const struct ot_plan_case *c, FILE *out) {
                 c->costs.under_load);
 }
 
-/* ---- the list of cards ---- */
-
-/* Prints `plan --gpu list`: the cards and rented machines of cards.c. */
+/* ---- the list of cards and rented machines (plan --gpu list) ---- */
 
 void ot_cards_print(FILE *out) {
     const struct ot_card *card;

@@ -18,9 +18,7 @@
 #include "src/report/report.h"
 #include "src/train/saver.h"
 
-/* ---- the next command ---- */
-
-/* Words the next command after training: the command that asks the model for an answer. */
+/* ---- the next command, which asks the model for an answer ---- */
 
 static void put_turn(struct ot_json_writer *w, const char *list, const char *role, const char *user,
                      const char *text) {

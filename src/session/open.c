@@ -22,9 +22,7 @@
 #include "src/session/session_ranks.h"
 #include "src/session/weights.h"
 
-/* ---- adapters ---- */
-
-/* The adapters of --adapter, or of a --model that is a directory of adapters, in a session. */
+/* ---- adapters: of --adapter, or a --model that is a directory of adapters ---- */
 
 /* True if the run resumes: its record says which adapters it has. */
 static bool resumes(const struct ot_options *o) {

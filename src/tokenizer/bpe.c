@@ -367,9 +367,7 @@ int ot_bpe_word(struct ot_encoding *e, const struct ot_piece *word) {
     return symbolize(&w);
 }
 
-/* ---- words ---- */
-
-/* Encodes words: takes the tokens of a short word from the cache, else lets the model encode it. */
+/* ---- words: from the cache, or encoded by the model ---- */
 
 static int ask_model(struct ot_encoding *e, const struct ot_piece *word) {
     return e->t->model == OT_MODEL_UNIGRAM ? ot_unigram_word(e, word) : ot_bpe_word(e, word);

@@ -319,8 +319,6 @@ const struct ot_added_token *ot_trie_next(const struct ot_trie *trie, const stru
 
 /* ---- words of Unigram ---- */
 
-/* Encodes one word with a Unigram model. */
-
 static int reserve_steps(struct ot_scratch *s, size_t n) {
     if (n <= s->steps_capacity)
         return 0;

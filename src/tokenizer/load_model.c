@@ -240,9 +240,7 @@ int ot_load_bpe(struct ot_tokenizer *t, const char *where, const struct ot_json 
     return load_merges(t, where, ot_json_get(model, "merges"));
 }
 
-/* ---- Unigram ---- */
-
-/* Reads a Unigram model: the tokens with their scores; a token's id is its place in the list. */
+/* ---- Unigram: a token's id is its place in the list ---- */
 
 static int load_token(struct ot_tokenizer *t, const char *where, int32_t id, const struct ot_json *item) {
     const struct ot_json *score = ot_json_at(item, 1);
@@ -308,9 +306,7 @@ int ot_load_unigram(struct ot_tokenizer *t, const char *where, const struct ot_j
     return ot_unigram_build(&t->unigram, t->arena, &t->vocab);
 }
 
-/* ---- load model ---- */
-
-/* Reads "model" of a tokenizer.json: finds its kind, and reads the keys that both kinds share. */
+/* ---- the kind of the model, and the keys that both kinds share ---- */
 
 int ot_load_note_id(const char *where, const char *token, const struct ot_json *value, int64_t *max_id) {
     int64_t id = ot_json_int(value, -1);

@@ -171,9 +171,7 @@ double ot_saver_model_seconds(const struct ot_saver *sv, int64_t bytes) {
     return writing + MODEL_FLUSHES * sv->flush_seconds;
 }
 
-/* ---- joining the parts of ranks ---- */
-
-/* Joins the parts that the ranks have written to one checkpoint. */
+/* ---- joining the parts of a checkpoint that the ranks have written ---- */
 
 /* Brings the parts of one rank to rank 0. `rc`: rank 0's error so far; it still takes part. */
 static int join_rank(struct ot_saver *sv, int from, unsigned char *local, size_t own_bytes, int *rc) {
