@@ -21,12 +21,13 @@
 
 /* ---- gathering ---- */
 
-int ot_verify_open(struct ot_verify *verify, const char *dir, bool is_checkpoint) {
+static int verify_open(struct ot_verify *verify, const char *dir, bool is_checkpoint) {
     *verify = (struct ot_verify){.dir = strdup(dir), .is_checkpoint = is_checkpoint, .step = -1};
     return verify->dir ? 0 : ot_fail(OT_E_BUDGET, "%s: no memory", dir);
 }
 
-int ot_verify_add_slabs(struct ot_verify *verify, const struct ot_model *model) {
+/* Makes a row for each slab of the model. */
+static int verify_add_slabs(struct ot_verify *verify, const struct ot_model *model) {
     const struct ot_chain *chain = ot_model_chain(model);
     verify->slabs = calloc((size_t)chain->n_slabs, sizeof *verify->slabs);
     if (!verify->slabs)
@@ -41,7 +42,9 @@ int ot_verify_add_slabs(struct ot_verify *verify, const struct ot_model *model) 
     return 0;
 }
 
-int ot_verify_note(struct ot_verify *verify, int rc) {
+/* If rc says that a file is damaged or unreadable, keeps the calling thread's sentence as a damage and
+ * returns 0. Else returns rc. */
+static int verify_note(struct ot_verify *verify, int rc) {
     if (rc != -OT_E_INPUT && rc != -OT_E_IO)
         return rc;
     if (verify->n_damages < OT_VERIFY_KEPT_DAMAGES) {
@@ -54,7 +57,8 @@ int ot_verify_note(struct ot_verify *verify, int rc) {
     return 0;
 }
 
-void ot_verify_show_progress(const struct ot_verify *verify, int64_t done, int64_t total) {
+/* done, total: bytes of a checkpoint, or values of a model. */
+static void verify_show_progress(const struct ot_verify *verify, int64_t done, int64_t total) {
     char line[OT_ERROR_TEXT_BYTES];
     if (!ot_log_is_terminal())
         return;
@@ -63,7 +67,8 @@ void ot_verify_show_progress(const struct ot_verify *verify, int64_t done, int64
     ot_log_set_status(done < total ? line : "");
 }
 
-const char *ot_verify_tensor(const struct ot_model *model, int slab, int64_t index) {
+/* The name of the tensor with this parameter of the slab, for errors; "padding" if it is in no tensor. */
+static const char *verify_tensor(const struct ot_model *model, int slab, int64_t index) {
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *tensor = ot_model_tensor(model, i);
         if (tensor->slab == slab && index >= tensor->first &&
@@ -291,11 +296,11 @@ static int check_values(struct check *c, const struct ot_segment *segment, const
     int64_t index = segment->first + find_bad(dtype, values, segment->n, is_v);
     struct ot_verify_slab *slab = &c->verify->slabs[segment->slab];
     int rc = ot_fail(OT_E_INPUT, "%s: %s: the %s of parameter %lld (%s) is %s", c->verify->dir, slab->name,
-                     what, (long long)index, ot_verify_tensor(c->model, segment->slab, index),
+                     what, (long long)index, verify_tensor(c->model, segment->slab, index),
                      is_finite ? "negative" : "not finite");
     pthread_mutex_lock(&c->mutex);
     slab->state = OT_VERIFY_DAMAGED;
-    rc = ot_verify_note(c->verify, rc);
+    rc = verify_note(c->verify, rc);
     pthread_mutex_unlock(&c->mutex);
     return rc;
 }
@@ -358,7 +363,7 @@ static int note_damage(void *context, const struct ot_segment *segment, int file
     pthread_mutex_lock(&c->mutex);
     c->verify->slabs[segment->slab].state = OT_VERIFY_DAMAGED;
     c->verify->files[file].damaged = true;
-    rc = ot_verify_note(c->verify, rc);
+    rc = verify_note(c->verify, rc);
     pthread_mutex_unlock(&c->mutex);
     return rc;
 }
@@ -366,7 +371,7 @@ static int note_damage(void *context, const struct ot_segment *segment, int file
 static void show_progress(void *context, int64_t bytes, int64_t total) {
     const struct check *c = context;
     if (c->progress)
-        ot_verify_show_progress(c->verify, bytes, total);
+        verify_show_progress(c->verify, bytes, total);
 }
 
 /* ---- structure ---- */
@@ -382,7 +387,7 @@ static int check_model(struct check *c) {
     OT_TRY(rc);
     OT_TRY(ot_checkpoint_record_open_model(record, &file.config, c->manifest->dtype, &c->model));
     OT_TRY(ot_manifest_check_model(c->manifest, ot_model_chain(c->model), c->verify->dir));
-    return ot_verify_add_slabs(c->verify, c->model);
+    return verify_add_slabs(c->verify, c->model);
 }
 
 static int add_files(struct check *c) {
@@ -450,7 +455,7 @@ static int read_segments(struct check *c) {
 int ot_verify_checkpoint(const char *dir, bool progress, struct ot_verify *out) {
     struct check c = {.verify = out, .progress = progress, .mutex = PTHREAD_MUTEX_INITIALIZER};
     int rc;
-    OT_TRY(ot_verify_open(out, dir, true));
+    OT_TRY(verify_open(out, dir, true));
     OT_TRY_GOTO(ot_checkpoint_open(dir, &c.checkpoint), rc, out);
     c.manifest = ot_checkpoint_manifest(c.checkpoint);
     const struct ot_checkpoint_record *record = ot_checkpoint_record(c.checkpoint);
@@ -468,7 +473,7 @@ out:
     pthread_mutex_destroy(&c.mutex);
     ot_model_close(c.model);
     ot_checkpoint_close(c.checkpoint);
-    return ot_verify_note(out, rc);
+    return verify_note(out, rc);
 }
 
 /* ---- models and adapters ---- */
@@ -496,14 +501,14 @@ static int take_values(void *context, int slab, int64_t first, int64_t n, const 
     row->state = first + n == c->chain->slabs[slab].n_params ? OT_VERIFY_OK : OT_VERIFY_NOT_READ;
     c->done += n;
     if (c->progress)
-        ot_verify_show_progress(c->verify, c->done, c->total);
+        verify_show_progress(c->verify, c->done, c->total);
     return 0;
 }
 
 static int check_tokenizer(const struct ot_model_facts *facts, struct ot_verify *verify) {
     struct ot_tokenizer *tokenizer = NULL;
     if (!facts->tokenizer_path && (facts->sentencepiece || facts->tokenizer_file))
-        return ot_verify_note(verify, ot_fail(OT_E_INPUT, "%s", facts->tokenizer_missing));
+        return verify_note(verify, ot_fail(OT_E_INPUT, "%s", facts->tokenizer_missing));
     if (!facts->tokenizer_path)
         return 0;
     int rc = ot_tokenizer_open(facts->tokenizer_path, &tokenizer);
@@ -514,7 +519,7 @@ static int check_tokenizer(const struct ot_model_facts *facts, struct ot_verify 
         rc = ot_fail_context(rc, "%s: the tokenizer that is made from it", facts->sentencepiece);
     if (rc < 0 && facts->tokenizer_file)
         rc = ot_fail_context(rc, "%s: with the added tokens of the files beside it", facts->tokenizer_file);
-    return ot_verify_note(verify, rc);
+    return verify_note(verify, rc);
 }
 
 /* Loads slab by slab and stops at the first wrong value. */
@@ -540,7 +545,7 @@ static int check_weights(const struct ot_model_dir *dir, const char *lora, struc
     c->chain = ot_model_chain(model);
     for (int i = 0; i < c->chain->n_slabs; i++)
         c->total += c->chain->slabs[i].n_params;
-    int rc = ot_verify_add_slabs(c->verify, model);
+    int rc = verify_add_slabs(c->verify, model);
     if (rc == 0)
         rc = load_weights(dir, model, c);
     ot_model_close(model);
@@ -562,7 +567,7 @@ int ot_verify_model(const char *path, bool progress, struct ot_verify *out) {
     struct ot_model_dir *dir = NULL;
     char *lora = NULL;
     int rc;
-    OT_TRY(ot_verify_open(out, path, false));
+    OT_TRY(verify_open(out, path, false));
     OT_TRY_GOTO(ot_model_resolve(path, &found), rc, out);
     OT_TRY_GOTO(ot_model_dir_open(found.path, &dir), rc, out);
     const struct ot_model_facts *facts = ot_model_dir_facts(dir);
@@ -578,5 +583,5 @@ out:
     free(lora);
     ot_resolved_free(&found);
     ot_model_dir_close(dir);
-    return ot_verify_note(out, rc);
+    return verify_note(out, rc);
 }

@@ -63,17 +63,4 @@ void ot_verify_free(struct ot_verify *verify);
 void ot_verify_print(const struct ot_verify *verify, FILE *out);
 void ot_verify_put_json(const struct ot_verify *verify, const char *key, struct ot_json_writer *w);
 
-/* ---- for the files of verify ---- */
-
-/* Makes a row for each slab of the model. */
-int ot_verify_open(struct ot_verify *verify, const char *dir, bool is_checkpoint);
-int ot_verify_add_slabs(struct ot_verify *verify, const struct ot_model *model);
-/* If rc says that a file is damaged or unreadable, keeps the calling thread's sentence as a damage and
- * returns 0. Else returns rc. */
-int ot_verify_note(struct ot_verify *verify, int rc);
-/* done, total: bytes of a checkpoint, or values of a model. */
-void ot_verify_show_progress(const struct ot_verify *verify, int64_t done, int64_t total);
-/* The name of the tensor with this parameter of the slab, for errors; "padding" if it is in no tensor. */
-const char *ot_verify_tensor(const struct ot_model *model, int slab, int64_t index);
-
 #endif

@@ -12,7 +12,8 @@
 
 /* ---- the environment ---- */
 
-const char *ot_ranks_env(const struct ot_launch_request *q, const char *name) {
+/* NULL if it is not set or empty. */
+static const char *ranks_env(const struct ot_launch_request *q, const char *name) {
     const char *value = !*name ? NULL : q->get_env ? q->get_env(q->context, name) : getenv(name);
     return value && *value ? value : NULL;
 }
@@ -28,8 +29,9 @@ static bool read_number(const char *text, long min, long max, int *out) {
     return true;
 }
 
-int ot_ranks_read_int(const struct ot_launch_request *q, const char *name, int min, int max, int *out) {
-    const char *text = ot_ranks_env(q, name);
+/* Reads a whole number. Returns 1 if the variable is set, 0 if not. Errors: OT_E_USAGE. */
+static int ranks_read_int(const struct ot_launch_request *q, const char *name, int min, int max, int *out) {
+    const char *text = ranks_env(q, name);
     if (!text)
         return 0;
     if (!read_number(text, min, max, out))
@@ -40,7 +42,8 @@ int ot_ranks_read_int(const struct ot_launch_request *q, const char *name, int m
     return 1;
 }
 
-int ot_ranks_fail_missing(const char *launcher, const char *name) {
+/* The error for a variable that is missing from a launcher's set. */
+static int ranks_fail_missing(const char *launcher, const char *name) {
     return ot_fail(
         OT_E_USAGE,
         "the environment variables of %s are incomplete: %s is missing; set it, or unset the others",
@@ -48,13 +51,13 @@ int ot_ranks_fail_missing(const char *launcher, const char *name) {
 }
 
 static int read_process(const struct ot_launch_request *q, const char *name, int *out) {
-    return ot_ranks_read_int(q, name, 0, OT_LAUNCH_MOST_PROCESSES, out);
+    return ranks_read_int(q, name, 0, OT_LAUNCH_MOST_PROCESSES, out);
 }
 static int read_processes(const struct ot_launch_request *q, const char *name, int *out) {
-    return ot_ranks_read_int(q, name, 1, OT_LAUNCH_MOST_PROCESSES, out);
+    return ranks_read_int(q, name, 1, OT_LAUNCH_MOST_PROCESSES, out);
 }
 static int read_port(const struct ot_launch_request *q, const char *name, int *out) {
-    return ot_ranks_read_int(q, name, 1, 65535, out);
+    return ranks_read_int(q, name, 1, 65535, out);
 }
 
 /* A port that depends on the run, for launchers that give none. */
@@ -71,8 +74,8 @@ static int port_beside(int master_port) {
 }
 
 static int find_torchrun(const struct ot_launch_request *q, struct ot_found *out) {
-    const char *run = ot_ranks_env(q, "TORCHELASTIC_RUN_ID"),
-               *restarts = ot_ranks_env(q, "TORCHELASTIC_RESTART_COUNT");
+    const char *run = ranks_env(q, "TORCHELASTIC_RUN_ID"),
+               *restarts = ranks_env(q, "TORCHELASTIC_RESTART_COUNT");
     int has_process, has_processes, has_local, has_port, rc;
     out->names[0] = "RANK";
     out->names[1] = "WORLD_SIZE";
@@ -80,7 +83,7 @@ static int find_torchrun(const struct ot_launch_request *q, struct ot_found *out
     OT_TRY(has_processes = read_processes(q, "WORLD_SIZE", &out->processes));
     OT_TRY(has_local = read_process(q, "LOCAL_RANK", &out->local));
     OT_TRY(has_port = read_port(q, "MASTER_PORT", &out->port));
-    out->address = ot_ranks_env(q, "MASTER_ADDR");
+    out->address = ranks_env(q, "MASTER_ADDR");
     if (!has_process || !has_processes || !has_local || !has_port || !out->address)
         return 0;
     out->port = port_beside(out->port);
@@ -95,7 +98,7 @@ static int find_torchrun(const struct ot_launch_request *q, struct ot_found *out
 /* mpirun does not say where rank 0 is, unless all ranks are on one host. MASTER_ADDR is the usual way to
  * tell, also for other programs. */
 static int find_mpi_root(const struct ot_launch_request *q, struct ot_found *out) {
-    out->address = ot_ranks_env(q, "MASTER_ADDR");
+    out->address = ranks_env(q, "MASTER_ADDR");
     if (!out->address && out->locals == out->processes)
         out->address = "127.0.0.1";
     out->port = out->run_id[0] ? port_of(out->run_id) : OT_LAUNCH_DEFAULT_PORT;
@@ -103,7 +106,7 @@ static int find_mpi_root(const struct ot_launch_request *q, struct ot_found *out
 }
 
 static int find_open_mpi(const struct ot_launch_request *q, struct ot_found *out) {
-    const char *run = ot_ranks_env(q, "PMIX_NAMESPACE");
+    const char *run = ranks_env(q, "PMIX_NAMESPACE");
     int has_process, has_processes;
     out->names[0] = "OMPI_COMM_WORLD_RANK";
     out->names[1] = "OMPI_COMM_WORLD_SIZE";
@@ -113,7 +116,7 @@ static int find_open_mpi(const struct ot_launch_request *q, struct ot_found *out
         return 0;
     OT_TRY(read_process(q, "OMPI_COMM_WORLD_LOCAL_RANK", &out->local));
     OT_TRY(read_processes(q, "OMPI_COMM_WORLD_LOCAL_SIZE", &out->locals));
-    run = run ? run : ot_ranks_env(q, "OMPI_MCA_ess_base_jobid");
+    run = run ? run : ranks_env(q, "OMPI_MCA_ess_base_jobid");
     if (run)
         snprintf(out->run_id, sizeof out->run_id, "mpi-%.100s", run);
     return find_mpi_root(q, out);
@@ -121,9 +124,9 @@ static int find_open_mpi(const struct ot_launch_request *q, struct ot_found *out
 
 /* srun sets PMI_RANK and PMI_SIZE too, but not the local rank of hydra or PALS. */
 static int find_pmi(const struct ot_launch_request *q, struct ot_found *out) {
-    const char *run = ot_ranks_env(q, "PMI_JOBID");
+    const char *run = ranks_env(q, "PMI_JOBID");
     int has_process, has_processes, has_local;
-    run = run ? run : ot_ranks_env(q, "PALS_APID");
+    run = run ? run : ranks_env(q, "PALS_APID");
     out->names[0] = "PMI_RANK";
     out->names[1] = "PMI_SIZE";
     OT_TRY(has_process = read_process(q, "PMI_RANK", &out->process));
@@ -131,7 +134,7 @@ static int find_pmi(const struct ot_launch_request *q, struct ot_found *out) {
     OT_TRY(has_local = read_process(q, "MPI_LOCALRANKID", &out->local));
     if (!has_local)
         OT_TRY(has_local = read_process(q, "PALS_LOCAL_RANKID", &out->local));
-    if (!has_process || !has_processes || (!has_local && ot_ranks_env(q, "SLURM_PROCID")))
+    if (!has_process || !has_processes || (!has_local && ranks_env(q, "SLURM_PROCID")))
         return 0;
     OT_TRY(read_processes(q, "MPI_LOCALNRANKS", &out->locals));
     if (out->locals == 0)
@@ -143,15 +146,14 @@ static int find_pmi(const struct ot_launch_request *q, struct ot_found *out) {
 
 /* PET_NPROC_PER_NODE is a number, or a word of torchrun: auto, gpu, cpu. */
 static int read_per_node(const struct ot_launch_request *q, int *out) {
-    const char *text = ot_ranks_env(q, "PET_NPROC_PER_NODE");
+    const char *text = ranks_env(q, "PET_NPROC_PER_NODE");
     *out = 1;
     if (text && (strcmp(text, "auto") == 0 || strcmp(text, "gpu") == 0)) {
         *out = ot_max(q->visible_gpus, 1);
         return 0;
     }
-    int rc = text && strcmp(text, "cpu") == 0
-                 ? 0
-                 : ot_ranks_read_int(q, "PET_NPROC_PER_NODE", 1, OT_MAX_RANKS, out);
+    int rc =
+        text && strcmp(text, "cpu") == 0 ? 0 : ranks_read_int(q, "PET_NPROC_PER_NODE", 1, OT_MAX_RANKS, out);
     return rc < 0 ? rc : 0;
 }
 
@@ -160,12 +162,12 @@ static int find_pytorch_job(const struct ot_launch_request *q, struct ot_found *
     int has_process, has_processes, has_port;
     out->names[0] = "RANK";
     out->names[1] = "WORLD_SIZE";
-    if (ot_ranks_env(q, "LOCAL_RANK"))
+    if (ranks_env(q, "LOCAL_RANK"))
         return 0;
     OT_TRY(has_process = read_process(q, "RANK", &out->process));
     OT_TRY(has_processes = read_processes(q, "WORLD_SIZE", &out->processes));
     OT_TRY(has_port = read_port(q, "MASTER_PORT", &out->port));
-    out->address = ot_ranks_env(q, "MASTER_ADDR");
+    out->address = ranks_env(q, "MASTER_ADDR");
     if (!has_process || !has_processes || !has_port || !out->address)
         return 0;
     OT_TRY(read_per_node(q, &out->per_process));
@@ -185,25 +187,25 @@ static int find_train_job(const struct ot_launch_request *q, struct ot_found *ou
     int has_process, has_processes, has_port;
     out->names[0] = "PET_NODE_RANK";
     out->names[1] = "PET_NNODES";
-    if (!ot_ranks_env(q, "PET_NNODES"))
+    if (!ranks_env(q, "PET_NNODES"))
         return 0;
-    if (strchr(ot_ranks_env(q, "PET_NNODES"), ':'))
+    if (strchr(ranks_env(q, "PET_NNODES"), ':'))
         return ot_fail(OT_E_USAGE,
                        "PET_NNODES is '%.60s', a range of nodes; set one number, or start with torchrun",
-                       ot_ranks_env(q, "PET_NNODES"));
+                       ranks_env(q, "PET_NNODES"));
     OT_TRY(has_processes = read_processes(q, "PET_NNODES", &out->processes));
     OT_TRY(has_process = read_process(q, "PET_NODE_RANK", &out->process));
     OT_TRY(has_port = read_port(q, "PET_MASTER_PORT", &out->port));
     OT_TRY(read_per_node(q, &out->per_process));
-    out->address = ot_ranks_env(q, "PET_MASTER_ADDR");
+    out->address = ranks_env(q, "PET_MASTER_ADDR");
     out->local = 0;
     out->locals = 1;
     if (out->processes == 1 && !has_process)
         out->process = 0;
     else if (!has_process)
-        return ot_ranks_fail_missing("TrainJob", "PET_NODE_RANK");
+        return ranks_fail_missing("TrainJob", "PET_NODE_RANK");
     if (out->processes > 1 && !out->address)
-        return ot_ranks_fail_missing("TrainJob", "PET_MASTER_ADDR");
+        return ranks_fail_missing("TrainJob", "PET_MASTER_ADDR");
     if (!has_port)
         out->port = OT_LAUNCH_DEFAULT_PORT;
     return 1;
@@ -295,7 +297,7 @@ static bool names_host(const struct ot_launch_request *q) {
 
 /* A rank whose parent is this program. Returns 1 if it is one. */
 static int find_parent(const struct ot_launch_request *q, struct ot_launch *out) {
-    const char *text = ot_ranks_env(q, OT_RANKS_VARIABLE);
+    const char *text = ranks_env(q, OT_RANKS_VARIABLE);
     struct ot_ranks *r = &out->ranks;
     if (!text)
         return 0;
@@ -346,7 +348,7 @@ static int check_incomplete(const struct ot_launch_request *q) {
     int ranks = 1, has_rank, rank;
     OT_TRY(read_processes(q, "WORLD_SIZE", &ranks));
     for (size_t i = 0; ranks > 1 && i < sizeof names / sizeof *names; i++)
-        if (!ot_ranks_env(q, names[i]))
+        if (!ranks_env(q, names[i]))
             return ot_fail(OT_E_USAGE,
                            "WORLD_SIZE is %d, but %s is not set; start all ranks with torchrun, or unset "
                            "WORLD_SIZE",
@@ -494,18 +496,17 @@ int ot_slurm_tasks_of(const char *list, int node) {
 }
 
 static const char *first_of(const struct ot_launch_request *q, const char *a, const char *b, const char *c) {
-    const char *value = ot_ranks_env(q, a);
-    value = value ? value : ot_ranks_env(q, b);
-    return value ? value : ot_ranks_env(q, c);
+    const char *value = ranks_env(q, a);
+    value = value ? value : ranks_env(q, b);
+    return value ? value : ranks_env(q, c);
 }
 
 /* Reads where rank 0 is, and the job's port and id. */
 static int read_job(const struct ot_launch_request *q, struct ot_found *out) {
     const char *nodes = first_of(q, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST");
-    const char *job = first_of(q, "SLURM_JOB_ID", "SLURM_JOBID", ""),
-               *step = ot_ranks_env(q, "SLURM_STEP_ID");
+    const char *job = first_of(q, "SLURM_JOB_ID", "SLURM_JOBID", ""), *step = ranks_env(q, "SLURM_STEP_ID");
     if (!nodes)
-        return ot_ranks_fail_missing("Slurm", "SLURM_STEP_NODELIST");
+        return ranks_fail_missing("Slurm", "SLURM_STEP_NODELIST");
     if (!ot_slurm_first_host(nodes, out->host, sizeof out->host))
         return ot_fail(
             OT_E_USAGE,
@@ -513,7 +514,7 @@ static int read_job(const struct ot_launch_request *q, struct ot_found *out) {
             "the host of rank 0 with --master",
             nodes);
     if (!job)
-        return ot_ranks_fail_missing("Slurm", "SLURM_JOB_ID");
+        return ranks_fail_missing("Slurm", "SLURM_JOB_ID");
     size_t digits = strspn(job, "0123456789");
     if (digits == 0 || job[digits])
         return ot_fail(OT_E_USAGE, "SLURM_JOB_ID is '%.60s', which is no number; unset or correct it", job);
@@ -527,17 +528,17 @@ int ot_ranks_find_slurm(const struct ot_launch_request *q, struct ot_found *out)
     int node = -1, rc;
     const char *tasks = first_of(q, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "");
     out->names[0] = "SLURM_PROCID";
-    out->names[1] = ot_ranks_env(q, "SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
-    if (!ot_ranks_env(q, "SLURM_STEP_ID") && !ot_ranks_env(q, "SLURM_STEP_NODELIST"))
+    out->names[1] = ranks_env(q, "SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+    if (!ranks_env(q, "SLURM_STEP_ID") && !ranks_env(q, "SLURM_STEP_NODELIST"))
         return 0;
-    OT_TRY(rc = ot_ranks_read_int(q, out->names[1], 1, OT_LAUNCH_MOST_PROCESSES, &out->processes));
+    OT_TRY(rc = ranks_read_int(q, out->names[1], 1, OT_LAUNCH_MOST_PROCESSES, &out->processes));
     if (rc == 0 || out->processes == 1)
         return 0;
-    OT_TRY(rc = ot_ranks_read_int(q, "SLURM_PROCID", 0, OT_LAUNCH_MOST_PROCESSES, &out->process));
+    OT_TRY(rc = ranks_read_int(q, "SLURM_PROCID", 0, OT_LAUNCH_MOST_PROCESSES, &out->process));
     if (rc == 0)
-        return ot_ranks_fail_missing("Slurm", "SLURM_PROCID");
-    OT_TRY(ot_ranks_read_int(q, "SLURM_LOCALID", 0, OT_LAUNCH_MOST_PROCESSES, &out->local));
-    OT_TRY(rc = ot_ranks_read_int(q, "SLURM_NODEID", 0, OT_LAUNCH_MOST_PROCESSES, &node));
+        return ranks_fail_missing("Slurm", "SLURM_PROCID");
+    OT_TRY(ranks_read_int(q, "SLURM_LOCALID", 0, OT_LAUNCH_MOST_PROCESSES, &out->local));
+    OT_TRY(rc = ranks_read_int(q, "SLURM_NODEID", 0, OT_LAUNCH_MOST_PROCESSES, &node));
     out->locals = rc && tasks ? ot_slurm_tasks_of(tasks, node) : 0;
     return read_job(q, out);
 }

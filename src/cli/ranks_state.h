@@ -18,13 +18,6 @@ struct ot_found {
 
 enum { OT_LAUNCH_DEFAULT_PORT = 29600, OT_LAUNCH_MOST_PROCESSES = 1 << 20 };
 
-/* NULL if it is not set or empty. */
-const char *ot_ranks_env(const struct ot_launch_request *request, const char *name);
-/* Reads a whole number. Returns 1 if the variable is set, 0 if not. Errors: OT_E_USAGE. */
-int ot_ranks_read_int(const struct ot_launch_request *request, const char *name, int min, int max, int *out);
-/* The error for a variable that is missing from a launcher's set. */
-int ot_ranks_fail_missing(const char *launcher, const char *name);
-
 /* Each returns 1 if the launcher has started this process, 0 if not. Errors: OT_E_USAGE. */
 int ot_ranks_find_slurm(const struct ot_launch_request *request, struct ot_found *out);
 

@@ -130,7 +130,9 @@ int ot_tokenizer_complete(const char *path, int *fd) {
     return text ? keep_in_memory(path, text, bytes, fd) : 0;
 }
 
-const char *ot_tokenizer_instead(const char *folder) {
+/* Explains why a directory without tokenizer.json and SentencePiece model has no tokenizer: names the files
+ * that it has instead, and the cure. NULL: it has no file of a tokenizer. Never fails. */
+static const char *tokenizer_instead(const char *folder) {
     static const char *const found[][2] = {
         {"tekken.json", "has Mistral's tekken.json, which is not supported, but no tokenizer.json; get the "
                         "tokenizer.json of the same model in Hugging Face's format"},
@@ -187,7 +189,7 @@ int ot_model_dir_find_tokenizer(struct ot_model_dir *dir) {
     if (ot_model_dir_has(dir, "tokenizer.json"))
         return take_tokenizer(dir);
     if (!dir->facts.sentencepiece) {
-        const char *instead = ot_tokenizer_instead(dir->path);
+        const char *instead = tokenizer_instead(dir->path);
         char text[PATH_MAX + OT_ERROR_TEXT_BYTES];
         snprintf(text, sizeof text, "%s %s", dir->path, instead);
         return instead ? keep(dir, text, &dir->facts.tokenizer_missing) : 0;

@@ -16,8 +16,5 @@ int ot_tokenizer_make(const char *path, int *fd);
 /* Makes a tokenizer.json in memory that has the added tokens of the files beside `path` too. *fd is -1 if
  * none is missing; else as for ot_tokenizer_make. Errors: the same. */
 int ot_tokenizer_complete(const char *path, int *fd);
-/* Explains why a directory without tokenizer.json and SentencePiece model has no tokenizer: names the files
- * that it has instead, and the cure. NULL: it has no file of a tokenizer. Never fails. */
-const char *ot_tokenizer_instead(const char *folder);
 
 #endif

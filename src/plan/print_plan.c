@@ -39,13 +39,15 @@ static struct look look_of(const struct ot_plan_case *c) {
     return look;
 }
 
-const char *ot_plan_view_seconds(const struct ot_plan_case *c, double seconds, char text[OT_TEXT_BYTES]) {
+/* "21.7 s", "152.123 ms": times of a step. */
+static const char *plan_view_seconds(const struct ot_plan_case *c, double seconds, char text[OT_TEXT_BYTES]) {
     const struct look look = look_of(c);
     snprintf(text, OT_TEXT_BYTES, "%.*f %s", look.decimals, seconds * look.per_second, look.unit);
     return text;
 }
 
-const char *ot_plan_view_rate(const struct ot_plan_case *c, double rate, char text[OT_TEXT_BYTES]) {
+/* "3,020", "18.7": tokens a second; for a described machine rounded to three digits. */
+static const char *plan_view_rate(const struct ot_plan_case *c, double rate, char text[OT_TEXT_BYTES]) {
     return ot_text_rate(c->machine.card ? ot_three_digits(rate) : rate, text);
 }
 
@@ -140,8 +142,8 @@ static void print_choice(const struct ot_plan_case *c, FILE *out) {
         const struct ot_step_candidate *one = &c->choice.candidates[i];
         fprintf(out, "          %13s", ot_text_count(one->tokens, tokens));
         if (one->tokens_per_second > 0)
-            fprintf(out, " %14s %14s %12s%s\n", ot_plan_view_seconds(c, one->step_seconds, step),
-                    ot_plan_view_rate(c, one->tokens_per_second, rate),
+            fprintf(out, " %14s %14s %12s%s\n", plan_view_seconds(c, one->step_seconds, step),
+                    plan_view_rate(c, one->tokens_per_second, rate),
                     one->steps ? ot_text_count(one->steps, steps) : "-",
                     i == c->choice.chosen ? "   chosen" : "");
         else
@@ -261,15 +263,15 @@ static void print_time(const struct ot_plan_case *c, FILE *out) {
     struct ot_plan_answer a = ot_plan_case_answer(c);
     bool measured = !c->machine.card;
     char step[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], slow[OT_TEXT_BYTES], fast[OT_TEXT_BYTES];
-    ot_plan_view_seconds(c, p->step_seconds, step);
-    ot_plan_view_rate(c, a.tokens_per_second, rate);
+    plan_view_seconds(c, p->step_seconds, step);
+    plan_view_rate(c, a.tokens_per_second, rate);
     if (measured) {
         fprintf(out, "time    %s a step · %s tokens/s\n", step, rate);
     } else {
         char from[OT_TEXT_BYTES], to[OT_TEXT_BYTES];
         fprintf(out, "time    about %s a step (%s to %s) · %s tokens/s (%s to %s)\n", step,
-                ot_plan_view_seconds(c, c->fast_seconds, from), ot_plan_view_seconds(c, c->slow_seconds, to),
-                rate, ot_plan_view_rate(c, a.slow_rate, slow), ot_plan_view_rate(c, a.fast_rate, fast));
+                plan_view_seconds(c, c->fast_seconds, from), plan_view_seconds(c, c->slow_seconds, to), rate,
+                plan_view_rate(c, a.slow_rate, slow), plan_view_rate(c, a.fast_rate, fast));
     }
     if (a.peak > 0) {
         char work[OT_TEXT_BYTES], peak[OT_TEXT_BYTES];
@@ -371,8 +373,8 @@ static void print_explanation(const struct ot_plan_case *c, FILE *out) {
     fprintf(out, "bound   %s\n", ot_report_bound(e, bound));
     for (int i = 0; i < e->n_ifs; i++)
         fprintf(out, "%-7s %-32s %14s a step %11s tokens/s %9s%s\n", i ? "" : "if", e->ifs[i].what,
-                ot_plan_view_seconds(c, e->ifs[i].step_seconds, step),
-                ot_plan_view_rate(c, e->ifs[i].tokens_per_second, rate), ot_report_gain(e->ifs[i].gain, gain),
+                plan_view_seconds(c, e->ifs[i].step_seconds, step),
+                plan_view_rate(c, e->ifs[i].tokens_per_second, rate), ot_report_gain(e->ifs[i].gain, gain),
                 ot_report_instead(&e->ifs[i], c->steps, half, instead));
 }
 

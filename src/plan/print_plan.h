@@ -19,12 +19,6 @@ struct ot_ledger ot_plan_view_ledger(const struct ot_plan_case *plan_case);
 /* A sentence that names the source of the prediction: data sheets or measurements. */
 const char *ot_plan_view_basis(const struct ot_plan_case *plan_case);
 
-/* "3,020", "18.7": tokens a second; for a described machine rounded to three digits. */
-const char *ot_plan_view_rate(const struct ot_plan_case *plan_case, double rate, char text[OT_TEXT_BYTES]);
-/* "21.7 s", "152.123 ms": times of a step. */
-const char *ot_plan_view_seconds(const struct ot_plan_case *plan_case, double seconds,
-                                 char text[OT_TEXT_BYTES]);
-
 /* Print the cards and rented machines of `plan --gpu list`, the second as JSON on stdout. Errors:
  * OT_E_BUDGET. */
 void ot_cards_print(FILE *out);

@@ -354,7 +354,7 @@ static int32_t whole_word(const struct ot_bpe *bpe, const struct ot_vocab *vocab
     return id >= 0 && (vocab->tokens[id].flags & OT_TOKEN_MODEL) ? id : -1;
 }
 
-int ot_bpe_word(struct ot_encoding *e, const struct ot_piece *word) {
+static int bpe_word(struct ot_encoding *e, const struct ot_piece *word) {
     const struct ot_bpe *bpe = &e->t->bpe;
     int32_t id = bpe->ignore_merges ? whole_word(bpe, &e->t->vocab, word) : -1;
     if (id >= 0)
@@ -370,7 +370,7 @@ int ot_bpe_word(struct ot_encoding *e, const struct ot_piece *word) {
 /* ---- words: from the cache, or encoded by the model ---- */
 
 static int ask_model(struct ot_encoding *e, const struct ot_piece *word) {
-    return e->t->model == OT_MODEL_UNIGRAM ? ot_unigram_word(e, word) : ot_bpe_word(e, word);
+    return e->t->model == OT_MODEL_UNIGRAM ? ot_unigram_word(e, word) : bpe_word(e, word);
 }
 
 int ot_encode_word(struct ot_encoding *e, const struct ot_piece *word) {

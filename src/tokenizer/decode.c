@@ -262,12 +262,12 @@ int ot_decode(const struct ot_tokenizer *t, struct ot_decoding *x, const int32_t
     return 0;
 }
 
-int ot_decoding_open(struct ot_decoding *x) {
+static int decoding_open(struct ot_decoding *x) {
     *x = (struct ot_decoding){0};
     return ot_regex_scratch_open(&x->regex);
 }
 
-void ot_decoding_close(struct ot_decoding *x) {
+static void decoding_close(struct ot_decoding *x) {
     struct ot_texts *lists[] = {&x->lists[0], &x->lists[1], &x->run};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         free(lists[i]->bytes);
@@ -279,7 +279,7 @@ void ot_decoding_close(struct ot_decoding *x) {
 int ot_tokenizer_decode(const struct ot_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
                         char **text, size_t *bytes) {
     struct ot_decoding x;
-    OT_TRY(ot_decoding_open(&x));
+    OT_TRY(decoding_open(&x));
     int rc = ot_decode(t, &x, ids, n, skip_special);
     if (rc == 0) {
         *text = malloc(x.bytes + 1);
@@ -290,7 +290,7 @@ int ot_tokenizer_decode(const struct ot_tokenizer *t, const int32_t *ids, size_t
         if (bytes)
             *bytes = x.bytes;
     }
-    ot_decoding_close(&x);
+    decoding_close(&x);
     return rc;
 }
 
@@ -319,7 +319,7 @@ int ot_decode_stream_open(const struct ot_tokenizer *tokenizer, bool skip_specia
         return ot_fail(OT_E_BUDGET, "no memory to decode");
     s->tokenizer = tokenizer;
     s->skip_special = skip_special;
-    int rc = ot_decoding_open(&s->decoding);
+    int rc = decoding_open(&s->decoding);
     if (rc < 0)
         ot_decode_stream_close(s);
     else
@@ -330,7 +330,7 @@ int ot_decode_stream_open(const struct ot_tokenizer *tokenizer, bool skip_specia
 void ot_decode_stream_close(struct ot_decode_stream *s) {
     if (!s)
         return;
-    ot_decoding_close(&s->decoding);
+    decoding_close(&s->decoding);
     free(s->ids);
     free(s->out);
     free(s);

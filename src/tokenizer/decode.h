@@ -20,8 +20,6 @@ struct ot_decoding {
     bool open; /* the ids end inside a character: further ids would change the end of the text */
 };
 
-int ot_decoding_open(struct ot_decoding *x);
-void ot_decoding_close(struct ot_decoding *x);
 /* False for an id without a token, and for a special token if skip_special. */
 bool ot_decode_gives_text(const struct ot_tokenizer *t, int32_t id, bool skip_special);
 int ot_decode(const struct ot_tokenizer *t, struct ot_decoding *x, const int32_t *ids, size_t n,

@@ -220,8 +220,8 @@ static int refuse_unsupported(const char *where, const struct ot_json *model) {
     return 0;
 }
 
-int ot_load_bpe(struct ot_tokenizer *t, const char *where, const struct ot_json *model,
-                const struct ot_json *added) {
+static int load_bpe(struct ot_tokenizer *t, const char *where, const struct ot_json *model,
+                    const struct ot_json *added) {
     struct ot_bpe *bpe = &t->bpe;
     OT_TRY(refuse_unsupported(where, model));
     OT_TRY(ot_json_need_bool(model, where, "byte_fallback", false, &bpe->byte_fallback));
@@ -295,8 +295,8 @@ static void find_bytes(struct ot_tokenizer *t) {
     }
 }
 
-int ot_load_unigram(struct ot_tokenizer *t, const char *where, const struct ot_json *model,
-                    const struct ot_json *added) {
+static int load_unigram(struct ot_tokenizer *t, const char *where, const struct ot_json *model,
+                        const struct ot_json *added) {
     int64_t unk = -1, n = (int64_t)ot_json_length(ot_json_get(model, "vocab"));
     OT_TRY(ot_json_need_bool(model, where, "byte_fallback", false, &t->unigram.byte_fallback));
     OT_TRY(load_tokens(t, where, ot_json_get(model, "vocab"), added));
@@ -342,11 +342,11 @@ int ot_load_model(struct ot_tokenizer *t, const char *where, const struct ot_jso
     const char *type = type_of(model);
     if (type && strcmp(type, "BPE") == 0) {
         t->model = OT_MODEL_BPE;
-        return ot_load_bpe(t, where, model, added);
+        return load_bpe(t, where, model, added);
     }
     if (type && strcmp(type, "Unigram") == 0) {
         t->model = OT_MODEL_UNIGRAM;
-        return ot_load_unigram(t, where, model, added);
+        return load_unigram(t, where, model, added);
     }
     return ot_fail(OT_E_INPUT, "%s: model.type '%s' is not supported; supported: BPE, Unigram", where,
                    type ? type : "(not a string)");

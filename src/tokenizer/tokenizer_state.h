@@ -211,10 +211,6 @@ int ot_byte_level_byte(uint32_t code_point); /* -1: not in the alphabet */
  * names the file in messages. */
 int ot_load_model(struct ot_tokenizer *t, const char *where, const struct ot_json *model,
                   const struct ot_json *added);
-int ot_load_bpe(struct ot_tokenizer *t, const char *where, const struct ot_json *model,
-                const struct ot_json *added);
-int ot_load_unigram(struct ot_tokenizer *t, const char *where, const struct ot_json *model,
-                    const struct ot_json *added);
 int ot_load_stages(struct ot_tokenizer *t, const char *where, const struct ot_json *root);
 int ot_load_decoders(struct ot_tokenizer *t, const char *where, const struct ot_json *decoder);
 int ot_load_post_processor(struct ot_tokenizer *t, const char *where, const struct ot_json *processor);
@@ -311,7 +307,6 @@ int ot_text_spell_bytes(const struct ot_piece *in, struct ot_text *out);
 int ot_split(struct ot_encoding *e, int stage, struct ot_piece piece);
 /* Appends the tokens of one word, from the cache or from the model. */
 int ot_encode_word(struct ot_encoding *e, const struct ot_piece *word);
-int ot_bpe_word(struct ot_encoding *e, const struct ot_piece *word);
 int ot_unigram_word(struct ot_encoding *e, const struct ot_piece *word);
 
 #endif

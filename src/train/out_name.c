@@ -218,7 +218,9 @@ int ot_finished_drop_log(const char *out) {
     return unlink(old) == 0 || errno == ENOENT ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot remove", old);
 }
 
-int ot_finished_restore_log(const char *out) {
+/* The new run has no result, so OUT still holds the finished run's result: gives its log back. Errors:
+ * OT_E_IO. */
+static int finished_restore_log(const char *out) {
     char log[PATH_MAX], old[PATH_MAX];
     OT_TRY(name_logs(out, log, old));
     return rename(old, log) == 0 || errno == ENOENT
@@ -264,7 +266,7 @@ int ot_finished_confirm(const struct ot_options *o, const struct ot_checkpoint_r
     int rc;
     OT_TRY(ot_finished_check_length(o, record->steps, steps));
     OT_TRY(check_result(o, record));
-    OT_TRY(ot_finished_restore_log(o->out));
+    OT_TRY(finished_restore_log(o->out));
     OT_TRY_GOTO(ot_verify_model(o->out, !o->quiet, &result), rc, out);
     ot_log_set_status("");
     if (result.n_damages > 0) {

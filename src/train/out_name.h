@@ -58,9 +58,6 @@ int ot_finished_check_length(const struct ot_options *options, int64_t finished,
  * the new run has its own result. Errors: OT_E_IO. */
 int ot_finished_keep_log(const char *out);
 int ot_finished_drop_log(const char *out);
-/* The new run has no result, so OUT still holds the finished run's result: gives its log back. Errors:
- * OT_E_IO. */
-int ot_finished_restore_log(const char *out);
 
 /* ---- directories of ranks ---- */
 

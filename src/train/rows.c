@@ -17,7 +17,9 @@ static void show_progress(void *context, int64_t bytes_read, int64_t bytes_total
     }
 }
 
-struct ot_dataset_config ot_rows_config(const struct ot_session *session, const char *path, int64_t seq_len) {
+/* The configuration for reading `path`, as the options say. */
+static struct ot_dataset_config rows_config(const struct ot_session *session, const char *path,
+                                            int64_t seq_len) {
     const struct ot_options *o = session->options;
     return (struct ot_dataset_config){
         .path = path,
@@ -40,7 +42,7 @@ struct ot_dataset_config ot_rows_config(const struct ot_session *session, const 
 
 static int open_file(const struct ot_session *session, const char *path, int64_t seq_len,
                      struct ot_dataset **out) {
-    struct ot_dataset_config config = ot_rows_config(session, path, seq_len);
+    struct ot_dataset_config config = rows_config(session, path, seq_len);
     int rc = ot_dataset_open(&config, out);
     ot_log_set_status("");
     return rc;
@@ -121,7 +123,7 @@ int64_t ot_rows_bytes(const struct ot_rows *rows) {
 /* ---- showing a row ---- */
 
 int ot_sample_view_print(const struct ot_session *session, const struct ot_rows *rows) {
-    struct ot_dataset_config config = ot_rows_config(session, session->options->data, rows->seq_len);
+    struct ot_dataset_config config = rows_config(session, session->options->data, rows->seq_len);
     char *text;
     config.progress = NULL;
     OT_TRY(ot_dataset_show_sample(&config, 0, ot_log_is_terminal(), &text));

@@ -21,9 +21,6 @@ struct ot_rows {
     const struct ot_dataset *eval_set; /* the rows that `eval` packs */
 };
 
-/* The configuration for reading `path`, as the options say. */
-struct ot_dataset_config ot_rows_config(const struct ot_session *session, const char *path, int64_t seq_len);
-
 /* Opens and packs the rows as the session's options and command require. Shows its progress on a terminal.
  * Errors: as ot_dataset_open; OT_E_INPUT if no row is left to train on. `out` needs ot_rows_close in either
  * case. */
