@@ -52,8 +52,8 @@
  * slab, and so do its weights; slots have room for whole slabs. Weights on the host may be one copy of all
  * ranks (slabs.h).
  *
- * Only the micro-batch size and the number of ranks change the bits of the result; the rest of the plan does
- * not. With shard.world the number of ranks does not either.
+ * Only the micro-batch size and the number of ranks that share slabs change the bits of the result; the rest
+ * of the plan does not. With shard.world the number of ranks does not either.
  */
 #ifndef OT_OFFLOAD_PLAN_PLAN_H
 #define OT_OFFLOAD_PLAN_PLAN_H

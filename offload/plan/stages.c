@@ -1,5 +1,7 @@
 #include "offload/plan/stages.h"
 
+#include <stdlib.h>
+
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 
@@ -102,4 +104,12 @@ int ot_stages_divide(const struct ot_chain *chain, struct ot_plan *plan) {
     for (int i = 0; i < n; i++)
         OT_TRY(give(chain, plan, i + 1, layer_rank(chain, shard, i)));
     return give(chain, plan, chain->n_blocks - 1, head_rank(chain, shard));
+}
+
+int ot_stages_check(const struct ot_chain *chain, const struct ot_shard *shard) {
+    struct ot_plan plan = {.n_slabs = chain->n_slabs, .shard = *shard};
+    plan.slabs = calloc((size_t)chain->n_slabs, sizeof *plan.slabs);
+    int rc = plan.slabs ? ot_stages_divide(chain, &plan) : ot_fail(OT_E_BUDGET, "no memory for a division");
+    free(plan.slabs);
+    return rc;
 }

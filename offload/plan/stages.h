@@ -48,6 +48,8 @@ bool ot_plan_is_divided(const struct ot_plan *plan);
 /* Sets the owners of all slabs, if the plan has stages. Errors: OT_E_USAGE: the chain has too few layers for
  * the ranks, or blocks of several ranks would use one slab. */
 int ot_stages_divide(const struct ot_chain *chain, struct ot_plan *plan);
+/* Errors: as ot_stages_divide, for a plan of this shard. */
+int ot_stages_check(const struct ot_chain *chain, const struct ot_shard *shard);
 
 /* The owner of a block; without stages: this rank. */
 int ot_block_owner(const struct ot_chain *chain, const struct ot_plan *plan, int block);

@@ -1,6 +1,7 @@
 #include "offload/predict/planner_ranks.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -214,38 +215,95 @@ static int choose_in(const struct ot_plan_request *request, struct ot_shard shar
     return ot_planner_choose_from(&in, costs, NULL, limit, out);
 }
 
+struct contest {
+    const struct ot_plan_request *request;
+    const struct ot_costs *costs;
+    struct ot_shard_choice *choice;
+    struct ot_planner_result *best; /* has a plan, unless rc < 0 */
+    int rc, tried;
+};
+
+/* Plans a shard. It becomes the best if its step is shorter than `limit`. A search gives up plans that are
+ * slower than search_limit. Returns the result of the search. */
+static int enter(struct contest *c, struct ot_shard shard, double limit, double search_limit) {
+    struct ot_planner_result other;
+    double *step = &c->choice->step_seconds[shard.mode];
+    int rc = choose_in(c->request, shard, c->costs, search_limit, &other);
+    c->tried += other.tried;
+    if (rc < 0)
+        return rc;
+    if (*step == 0 || other.prediction.step_seconds < *step)
+        *step = other.prediction.step_seconds;
+    if (other.prediction.step_seconds < limit) {
+        ot_plan_free(&c->best->plan);
+        *c->best = other;
+        c->rc = 0;
+    } else {
+        ot_plan_free(&other.plan);
+    }
+    return 0;
+}
+
+static double limit_of(const struct contest *c, double margin) {
+    return c->rc < 0 ? INFINITY : (1 - margin) * c->best->prediction.step_seconds;
+}
+
+/* Errors: those that are no refusal. */
+static int enter_stages(struct contest *c) {
+    struct ot_shard stages = c->request->shard;
+    double margin = stages.world ? OT_PLANNER_RESOLUTION : OT_PLANNER_MARGIN;
+    stages.mode = OT_SHARD_STAGES;
+    stages.one_copy = false;
+    int rc = enter(c, stages, limit_of(c, margin), INFINITY);
+    if (rc < 0)
+        snprintf(c->choice->no_stages, sizeof c->choice->no_stages, "%s",
+                 rc == -OT_E_BUDGET ? "they need more memory" : ot_error_text());
+    return rc == 0 || is_refusal(rc) ? 0 : rc;
+}
+
 /* Mode full needs the least memory, so it is tried first. Another mode, or one copy, must win clearly: more
  * of the model on each rank leaves less room for other uses, and ranks that share memory depend on each other
  * more. Modes that do not fit, or that contradict the user's choices, are dropped. */
 int ot_planner_choose_shard(const struct ot_plan_request *request, const struct ot_costs *costs,
-                            struct ot_shard_open open, struct ot_planner_result *out) {
-    struct ot_shard tries[OT_SHARD_MODES + 1] = {request->shard};
-    int n = 1;
+                            struct ot_shard_open open, struct ot_planner_result *out,
+                            struct ot_shard_choice *choice) {
+    struct ot_shard_choice unused;
+    struct contest c = {request, costs, choice ? choice : &unused, out, -OT_E_BUDGET, 0};
+    struct ot_shard first = request->shard, other;
+    bool several = ot_shard_ranks(&request->shard) > 1;
+    struct ot_error why;
+    *c.choice = (struct ot_shard_choice){0};
     if (open.mode)
-        tries[0].mode = OT_SHARD_FULL;
-    if (open.one_copy && tries[0].mode == OT_SHARD_FULL) {
-        tries[n] = tries[0];
-        tries[n++].one_copy = true;
+        first.mode = OT_SHARD_FULL;
+    c.rc = choose_in(request, first, costs, INFINITY, out);
+    c.tried = out->tried;
+    ot_error_save(&why, c.rc);
+    if (c.rc == 0)
+        c.choice->step_seconds[first.mode] = out->prediction.step_seconds;
+    other = first;
+    other.one_copy = true;
+    double limit = limit_of(&c, OT_PLANNER_RESOLUTION);
+    if (open.one_copy && first.mode == OT_SHARD_FULL)
+        enter(&c, other, limit, limit);
+    for (int mode = 0; mode < OT_SHARD_FULL && open.mode && several; mode++) {
+        other = request->shard;
+        other.mode = (enum ot_shard_mode)mode;
+        limit = limit_of(&c, OT_PLANNER_RESOLUTION);
+        enter(&c, other, limit, limit);
     }
-    for (int mode = 0; mode < OT_SHARD_FULL && open.mode && ot_shard_ranks(&request->shard) > 1; mode++) {
-        tries[n] = request->shard;
-        tries[n++].mode = (enum ot_shard_mode)mode;
+    int rc = open.stages && several ? enter_stages(&c) : 0;
+    out->tried = c.tried;
+    if (rc < 0)
+        ot_plan_free(&out->plan);
+    return rc < 0 ? rc : c.rc < 0 ? ot_error_load(&why) : 0;
+}
+
+int ot_shard_runner_up(const struct ot_shard_choice *choice, enum ot_shard_mode chosen) {
+    int best = -1;
+    for (int mode = 0; mode <= OT_SHARD_STAGES; mode++) {
+        double step = choice->step_seconds[mode];
+        if (mode != (int)chosen && step > 0 && (best < 0 || step < choice->step_seconds[best]))
+            best = mode;
     }
-    int found = choose_in(request, tries[0], costs, INFINITY, out), tried = out->tried;
-    for (int i = 1; i < n; i++) {
-        struct ot_planner_result other;
-        double limit = found < 0 ? INFINITY : (1 - OT_PLANNER_RESOLUTION) * out->prediction.step_seconds;
-        int rc = choose_in(request, tries[i], costs, limit, &other);
-        tried += other.tried;
-        bool wins = rc == 0 && other.prediction.step_seconds < limit;
-        if (wins) {
-            ot_plan_free(&out->plan);
-            *out = other;
-            found = 0;
-        } else if (rc == 0) {
-            ot_plan_free(&other.plan);
-        }
-    }
-    out->tried = tried;
-    return found;
+    return best;
 }

@@ -8,6 +8,10 @@
  *
  * Two divisions are compared: turns of one layer, and one turn for each rank. The ranks are taken to be
  * alike: the budgets and the rates of the request are those of each.
+ *
+ * STAGES OR SHARES. Stages have the bits of one rank, shares those of W ranks. So, like another micro-batch,
+ * stages must save OT_PLANNER_MARGIN of the step to be chosen; with shard.world, where the bits are the same,
+ * OT_PLANNER_RESOLUTION.
  */
 #ifndef OT_OFFLOAD_PREDICT_PLANNER_RANKS_H
 #define OT_OFFLOAD_PREDICT_PLANNER_RANKS_H
@@ -15,16 +19,26 @@
 #include "offload/predict/planner.h"
 
 /* The parts of request->shard that are to be chosen: the mode, among those that cut slabs, which have the
- * same bits; in mode full, whether the weights on the host are one copy of all ranks (slabs.h). */
+ * same bits; whether it is stages instead; in mode full, whether the weights on the host are one copy of all
+ * ranks (slabs.h). */
 struct ot_shard_open {
-    bool mode, one_copy;
+    bool mode, stages, one_copy;
+};
+/* What the choice was among. */
+struct ot_shard_choice {
+    /* By mode: of its best plan; 0: the mode was not tried, has no plan, or was given up as slower. */
+    double step_seconds[OT_SHARD_STAGES + 1];
+    char no_stages[256]; /* why there is no plan with stages; "": there is one, or they were not tried */
 };
 /* With several ranks, also chooses the open fields of request->shard: the shard whose best plan has the
  * shortest step. out->forced has it. A plan with one copy has all weights on the host, so that the ranks
- * agree on it. With stages: chooses the division, and predicts the step of this rank among all. Errors: as
- * ot_planner_choose; OT_E_USAGE: the model cannot be divided; the shortage is that of mode full, without
- * one copy. */
+ * agree on it. With stages: chooses the division, and predicts the step of this rank among all. choice: NULL,
+ * or what was compared. Errors: as ot_planner_choose; OT_E_USAGE: the model cannot be divided; the error and
+ * the shortage are those of the first try: mode full without one copy, if the mode is open. */
 int ot_planner_choose_shard(const struct ot_plan_request *request, const struct ot_costs *costs,
-                            struct ot_shard_open open, struct ot_planner_result *out);
+                            struct ot_shard_open open, struct ot_planner_result *out,
+                            struct ot_shard_choice *choice);
+/* The mode with the next best step after the mode `chosen`; < 0: there is none. */
+int ot_shard_runner_up(const struct ot_shard_choice *choice, enum ot_shard_mode chosen);
 
 #endif

@@ -99,6 +99,7 @@ static void find_need(struct train *t) {
                                        .train = true,
                                        .clip = o->clip > 0,
                                        .cache_tokens = sample_tokens(t),
+                                       .resumed_ranks = t->resume.checkpoint ? t->resume.record->ranks : 0,
                                        .gathers = !o->no_save,
                                        .host_bytes = ot_rows_bytes(&t->rows)};
     if (!o->no_save || t->resume.checkpoint)
@@ -128,7 +129,6 @@ static int read_inputs(struct train *t) {
     OT_TRY(ot_run_identity_make(s, &t->rows, &t->identity));
     OT_TRY(ot_resume_check(&t->resume, o, &t->identity));
     OT_TRY(ot_resume_check_arithmetic(&t->resume, o, ot_device_arithmetic(s->machine.device)));
-    OT_TRY(ot_resume_check_ranks(&t->resume, o, ot_shard_summing_ranks(&s->ranks.shard)));
     const struct ot_selection selection = ot_plan_request_selection(o);
     OT_TRY(ot_selection_count(&s->model.config, &selection, &trained));
     ot_shape_choose(&t->settings, trained);
@@ -180,6 +180,7 @@ static int prepare(struct train *t) {
     const struct ot_options *o = s->options;
     t->need.step_sequences = t->shape.step_sequences;
     OT_TRY(ot_session_plan(s, &t->need));
+    OT_TRY(ot_resume_check_ranks(&t->resume, o, ot_shard_summing_ranks(&s->ranks.shard)));
     t->report = (struct ot_report){.session = s,
                                    .rows = &t->rows,
                                    .shape = &t->shape,
@@ -226,6 +227,8 @@ static int forecast(struct train *t) {
     OT_TRY(predict_times(t));
     if (!s->options->micro_batch)
         ot_settings_choose_count(&t->settings, "micro-batch", s->plan.chosen.micro_tokens / t->shape.seq_len);
+    if (s->ranks.comm && s->options->shard == OT_CHOICE_SHARD_AUTO)
+        ot_settings_choose_word(&t->settings, "shard", OT_CHOICE_SHARD_NONE + (int)s->plan.chosen.shard.mode);
     return ot_run_identity_take_options(&t->identity, s->options);
 }
 

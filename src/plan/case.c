@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "offload/predict/planner_ranks.h"
+#include "offload/plan/stages.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 #include "src/files/model_dir.h"
@@ -277,12 +277,17 @@ static int simulate_at(const struct ot_plan_case *c, int end, double *seconds) {
 /* Finds the times of a step at both ends of the rates' errors. The prediction is always between them: a list
  * schedule can be slightly slower on a faster machine, so the ends are clamped. */
 static int find_range(struct ot_plan_case *c) {
-    double step = c->chosen.prediction.step_seconds;
+    double step = c->chosen.prediction.step_seconds, alone;
     c->slow_seconds = c->fast_seconds = step;
     if (!c->machine.card)
         return 0;
     OT_TRY(simulate_at(c, -1, &c->slow_seconds));
     OT_TRY(simulate_at(c, 1, &c->fast_seconds));
+    if (ot_plan_has_stages(&c->chosen.plan)) { /* one rank stands for all: their step changes as much */
+        OT_TRY(simulate_at(c, 0, &alone));
+        c->slow_seconds *= step / alone;
+        c->fast_seconds *= step / alone;
+    }
     c->slow_seconds = ot_max(c->slow_seconds, step);
     c->fast_seconds = ot_min(c->fast_seconds, step);
     return 0;
@@ -301,11 +306,13 @@ static int refuse(const struct ot_plan_case *c) {
 static int choose_plan(struct ot_plan_case *c) {
     struct ot_plan_request *rq = &c->request;
     bool several = rq->shard.ranks > 1;
-    struct ot_shard_open open = {
-        .mode = several && c->options->shard == OT_CHOICE_SHARD_AUTO && !rq->shard.one_copy,
-        .one_copy = several && is_one_host(c) && ot_plan_request_may_one_copy(c->options)};
+    bool any_mode = several && c->options->shard == OT_CHOICE_SHARD_AUTO && !rq->shard.one_copy;
+    struct ot_shard_open open = {.mode = any_mode,
+                                 .stages = any_mode,
+                                 .one_copy =
+                                     several && is_one_host(c) && ot_plan_request_may_one_copy(c->options)};
     ot_plan_free(&c->chosen.plan);
-    int rc = ot_planner_choose_shard(rq, &c->costs, open, &c->chosen);
+    int rc = ot_planner_choose_shard(rq, &c->costs, open, &c->chosen, &c->shards);
     c->tried += c->chosen.tried;
     return rc;
 }

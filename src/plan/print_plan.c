@@ -190,6 +190,7 @@ static void print_plan(const struct ot_plan_case *c, FILE *out) {
     struct ot_ledger ledger = ot_plan_view_ledger(c);
     char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES], text[OT_TABLE_LINE_BYTES];
     char tokens[OT_STEP_TEXT_BYTES], params[OT_PARAMS_TEXT_BYTES], rounds[OT_TEXT_BYTES];
+    char choice[OT_FORECAST_LINE_BYTES];
     int64_t micro = plan->micro_tokens / c->seq_len;
     fprintf(out, "model   %s · %s · %lld layer%s · %s, computed in %s\n", ot_plan_case_model(c),
             ot_family_row(c->config.family)->model_type, (long long)c->config.n_layers,
@@ -204,6 +205,8 @@ static void print_plan(const struct ot_plan_case *c, FILE *out) {
         fprintf(out, "ranks   %d · shard %s: %s · what follows is of %s\n", plan->shard.ranks,
                 ot_shard_mode_name(plan->shard.mode), held[plan->shard.mode],
                 ot_plan_has_stages(plan) ? "rank 0" : "one rank");
+    if (*ot_report_shards(&c->shards, plan->shard.mode, choice))
+        fprintf(out, "        chosen by time: %s\n", choice);
     if (ot_plan_has_stages(plan))
         print_stages(c, out);
     fprintf(out, "plan    %s\n", ot_report_homes(plan, text));

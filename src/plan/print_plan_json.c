@@ -91,6 +91,7 @@ static void put_plan(const struct ot_plan_case *c, struct ot_json_writer *w) {
         ot_json_put_text(w, "shard", ot_shard_mode_name(plan->shard.mode));
     if (plan->shard.ranks > 1)
         ot_json_put_bool(w, "one_copy", ot_plan_has_one_copy(plan));
+    ot_report_put_shards(&c->shards, plan->shard.mode, w);
     if (ot_plan_has_stages(plan))
         put_stages(c, w);
     ot_report_put_tiers(w, "weights_slabs", homes.weights);

@@ -293,3 +293,31 @@ void ot_report_put_explanation(const struct ot_explanation *e, struct ot_json_wr
     }
     ot_json_end_array(w);
 }
+
+/* ---- the mode of several ranks ---- */
+
+const char *ot_report_shards(const struct ot_shard_choice *choice, enum ot_shard_mode chosen,
+                             char line[OT_FORECAST_LINE_BYTES]) {
+    int other = ot_shard_runner_up(choice, chosen), used = 0;
+    char step[OT_TEXT_BYTES];
+    *line = '\0';
+    if (other >= 0)
+        used = snprintf(line, OT_FORECAST_LINE_BYTES, "%s would take %s a step",
+                        ot_shard_mode_name((enum ot_shard_mode)other),
+                        ot_text_seconds(choice->step_seconds[other], step));
+    if (*choice->no_stages)
+        snprintf(line + used, OT_FORECAST_LINE_BYTES - (size_t)used, "%sno stages: %s", used > 0 ? " · " : "",
+                 choice->no_stages);
+    return line;
+}
+
+void ot_report_put_shards(const struct ot_shard_choice *choice, enum ot_shard_mode chosen,
+                          struct ot_json_writer *w) {
+    if (ot_shard_runner_up(choice, chosen) < 0)
+        return;
+    ot_json_begin_object(w, "shard_step_seconds");
+    for (int mode = 0; mode <= OT_SHARD_STAGES; mode++)
+        if (choice->step_seconds[mode] > 0)
+            ot_json_put_real(w, ot_shard_mode_name((enum ot_shard_mode)mode), choice->step_seconds[mode]);
+    ot_json_end_object(w);
+}

@@ -4,7 +4,7 @@
 #ifndef OT_REPORT_FORECAST_H
 #define OT_REPORT_FORECAST_H
 
-#include "offload/predict/planner.h"
+#include "offload/predict/planner_ranks.h"
 #include "src/base/json.h"
 #include "src/base/units.h"
 #include "src/train/run_shape.h"
@@ -57,6 +57,14 @@ const char *ot_report_choice(const struct ot_step_choice *choice, char line[OT_F
 
 /* Adds a member with the candidates to the open object, if there was a choice. */
 void ot_report_put_choice(const struct ot_step_choice *choice, struct ot_json_writer *w);
+
+/* "state would take 18.3 s a step": the mode of several ranks that comes next after the mode `chosen`; why
+ * there are no stages. "": neither is known, as where --shard names the mode. */
+const char *ot_report_shards(const struct ot_shard_choice *choice, enum ot_shard_mode chosen,
+                             char line[OT_FORECAST_LINE_BYTES]);
+/* Writes an object: the predicted step of each mode that was compared. Writes nothing if that is one. */
+void ot_report_put_shards(const struct ot_shard_choice *choice, enum ot_shard_mode chosen,
+                          struct ot_json_writer *w);
 /* Adds members to the open object. */
 void ot_report_put_prediction(const struct ot_prediction *prediction, int64_t steps,
                               struct ot_json_writer *w);

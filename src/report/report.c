@@ -353,6 +353,9 @@ static void print_forecast(const struct ot_report *r) {
         ot_log(OT_LOG_INFO, "expect  %s · the fastest of %d plans", line, f->tried);
     else
         ot_log(OT_LOG_INFO, "expect  %s", line);
+    enum ot_shard_mode mode = r->session->plan.chosen.shard.mode;
+    if (*ot_report_shards(&f->shards, mode, line))
+        ot_log(OT_LOG_INFO, "shard   %s · %s", ot_shard_mode_name(mode), line);
     if (f->is_explained)
         print_explanation(r);
     int64_t done = r->resumed ? r->resumed->progress.step : 0;
@@ -465,6 +468,7 @@ static void record_forecast(const struct ot_report *r, struct ot_json_writer *w)
     const struct ot_forecast *f = &r->session->plan.forecast;
     ot_json_begin_object(w, "prediction");
     ot_json_put_int(w, "plans_tried", f->tried);
+    ot_report_put_shards(&f->shards, r->session->plan.chosen.shard.mode, w);
     ot_json_put_real(w, "planning_seconds", f->seconds);
     ot_rates_put_json(&f->costs.rates, "rates", w);
     ot_json_put_real(w, "under_load", f->costs.under_load);

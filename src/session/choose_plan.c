@@ -103,7 +103,8 @@ static int open_model(struct ot_session *s, const struct ot_session_need *need) 
         OT_TRY(ot_model_dir_check(s->model.dir, s->model.built));
     if (need->cache_tokens)
         s->plan.cache_bytes = ot_engine_kv_bytes(ot_model_chain(s->model.built), need->cache_tokens);
-    return ot_session_ranks_find_sharing(s);
+    OT_TRY(ot_session_ranks_find_sharing(s));
+    return need->train ? ot_session_ranks_find_division(s, need->resumed_ranks) : 0;
 }
 
 int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {

@@ -6,7 +6,6 @@
 #include "offload/plan/stages.h"
 #include "offload/predict/bound.h"
 #include "offload/predict/calibrate.h"
-#include "offload/predict/planner_ranks.h"
 #include "offload/predict/simulate.h"
 #include "offload/probe/comm_rates.h"
 #include "src/base/clock.h"
@@ -361,11 +360,13 @@ struct choice {
     struct ot_shard shard;
 };
 
-static int choose_first(const struct ot_session *s, const struct ot_plan_request *request,
+static int choose_first(struct ot_session *s, const struct ot_plan_request *request,
                         const struct ot_costs *costs, struct ot_planner_result *out) {
-    bool any_mode = s->options->shard == OT_CHOICE_SHARD_AUTO && !request->shard.one_copy;
-    struct ot_shard_open open = {.mode = any_mode, .one_copy = s->ranks.may_one_copy};
-    return ot_planner_choose_shard(request, costs, open, out);
+    bool any_mode = s->options->shard == OT_CHOICE_SHARD_AUTO && !request->shard.one_copy &&
+                    request->shard.mode != OT_SHARD_STAGES;
+    struct ot_shard_open open = {
+        .mode = any_mode, .stages = s->ranks.may_stages, .one_copy = s->ranks.may_one_copy};
+    return ot_planner_choose_shard(request, costs, open, out, &s->plan.forecast.shards);
 }
 
 int ot_session_ranks_choose_plan(struct ot_session *s, struct ot_plan_request *request,

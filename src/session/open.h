@@ -49,6 +49,7 @@ struct ot_session_need {
     int64_t cache_tokens;                /* size of the key/value cache for generation; 0: no cache */
     int snapshot_slots, pinned_contents; /* for checkpoints (saver.h); 0: no checkpoint is made or read */
     bool gathers;       /* the model is saved: with several ranks, rank 0 then holds a slab of it */
+    int resumed_ranks;  /* whose sums the run added up so far (record.h); 0: it is new */
     int64_t host_bytes; /* bytes that the caller already holds (rows); the host budget shrinks
                                         * by them */
 };

@@ -6,7 +6,7 @@
 #include "kernels/device.h"
 #include "models/model.h"
 #include "offload/engine/engine.h"
-#include "offload/predict/planner.h"
+#include "offload/predict/planner_ranks.h"
 #include "offload/store/store.h"
 #include "offload/topology/topology.h"
 #include "src/data/format.h"
@@ -30,8 +30,9 @@ struct ot_base_print {
 /* The predicted speed of the run; made by forecast.h. */
 struct ot_forecast {
     struct ot_costs costs;
-    int tried;      /* plans, as in planner.h */
-    double seconds; /* time that making the forecast took */
+    int tried;                     /* plans, as in planner.h */
+    struct ot_shard_choice shards; /* with several ranks, on rank 0: what the choice was among */
+    double seconds;                /* time that making the forecast took */
     bool is_explained;
     struct ot_explanation explanation;
     struct ot_trace *trace; /* with --trace: the simulated steps, of this layout and schedule: */
@@ -96,6 +97,7 @@ struct ot_session_ranks {
     struct ot_comm *comm;   /* NULL: one rank */
     struct ot_shard shard;
     bool may_one_copy; /* the ranks can have one copy of the weights in RAM, if that is faster */
+    bool may_stages;   /* the ranks may divide the model into stages, if that is faster */
 };
 
 struct ot_session_plan {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "offload/comm/shared_memory.h"
+#include "offload/plan/stages.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/minmax.h"
@@ -87,6 +88,27 @@ int ot_session_ranks_find_sharing(struct ot_session *s) {
         ot_log(OT_LOG_INFO, "note    each rank keeps its own part of the weights: %s", ot_error_text());
     s->ranks.may_one_copy = rc == 0 && !asked;
     s->ranks.shard.one_copy = asked;
+    return 0;
+}
+
+int ot_session_ranks_find_division(struct ot_session *s, int resumed_ranks) {
+    struct ot_shard stages = s->ranks.shard;
+    bool new_or_same = resumed_ranks == 0 || stages.world;
+    stages.mode = OT_SHARD_STAGES;
+    if (!s->ranks.comm || s->options->shard != OT_CHOICE_SHARD_AUTO || stages.one_copy)
+        return 0;
+    int rc = new_or_same || resumed_ranks == 1 ? ot_comm_need_transfers(s->ranks.comm) : 0;
+    if (rc == 0 && !new_or_same && resumed_ranks == 1)
+        rc = ot_stages_check(ot_model_chain(s->model.built), &stages);
+    if (rc == -OT_E_USAGE)
+        ot_log(OT_LOG_INFO, "note    the ranks take no stages: %s", ot_error_text());
+    else
+        OT_TRY(rc);
+    s->ranks.may_stages = rc == 0 && new_or_same;
+    if (rc == 0 && !new_or_same && resumed_ranks == 1) {
+        ot_log(OT_LOG_INFO, "shard   stages: they keep the bits of one rank, with which the run began");
+        s->ranks.shard = stages;
+    }
     return 0;
 }
 

@@ -22,6 +22,12 @@ int ot_session_ranks_open(struct ot_session *session);
  * open: sets session->ranks.may_one_copy or shard.one_copy. All ranks call it, after they have compared their
  * options. Errors: OT_E_USAGE, OT_E_IO: the options ask for it, and it is not possible; OT_E_COMM. */
 int ot_session_ranks_find_sharing(struct ot_session *session);
+/* With --shard auto, finds out what a run may choose: stages have the bits of one rank, and the other modes
+ * those of W. A new run may choose: sets session->ranks.may_stages. A run that goes on keeps the bits with
+ * which it began: resumed_ranks 1 becomes stages, if the model can be divided; more ranks stay without
+ * stages. With --deterministic world all bits are the same, and the choice is always open. Errors:
+ * OT_E_BUDGET. */
+int ot_session_ranks_find_division(struct ot_session *session, int resumed_ranks);
 /* Writes an object for people: the numbers of ranks and hosts, the shard mode, the communicator. Writes
  * nothing with one rank. */
 void ot_session_ranks_put_json(const struct ot_session *session, const char *key, struct ot_json_writer *w);

@@ -458,7 +458,13 @@ class Plan(plan_test.PlanTest):
         """Rank 0 sends activations and receives their gradients, in 2 bytes an element. Weights do not cross."""
         base = ["plan", "--model", "tinyllama-1.1b", "--gpu", "rtx4090", "--ram", "64G", "--nodes", "4", "--nic", "10G",
                 "--tokens-per-step", "16k", "--shard"]
-        text, answer = self.plan(*base, "stages")
+        text, answer = self.plan(*base, "auto")
+        times = answer["plan"]["shard_step_seconds"]
+        self.assertEqual((answer["plan"]["shard"], times["stages"]), ("stages", answer["prediction"]["step_seconds"]))
+        self.assertEqual(sorted(times), ["full", "none", "stages", "state"])
+        second = min(set(times) - {"stages"}, key=times.get)
+        self.assertRegex(text, rf"chosen by time: {second} would take [\d.]+ s a step\n")
+        self.assertLess(answer["prediction"]["slow_step_seconds"], 1.5 * answer["prediction"]["step_seconds"])
         self.check_sums(text, answer)
         stages, prediction = answer["plan"]["stages"], answer["prediction"]
         self.assertEqual(sum(stages["layers"]), 22)
@@ -467,8 +473,9 @@ class Plan(plan_test.PlanTest):
         self.assertIn("what follows is of rank 0", text)
         self.assertIn("activations and their gradients, 2 bytes x 2048 a token, 2.0 times", text)
         self.assertAlmostEqual(prediction["bytes"]["comm"] / (16384 * 2048 * 2), 2, delta=0.01)
-        full = self.succeed(*base, "full", "--json").json()
-        self.assertLess(4 * prediction["step_seconds"], full["prediction"]["step_seconds"])
+        self.assertLess(4 * prediction["step_seconds"], times["full"])
+        text = self.succeed("plan", "--model", "t5-small", "--gpu", "rtx4090", "--gpus", "2", "--seq-len", "64").out
+        self.assertRegex(text, "chosen by time: .*no stages: the blocks of several ranks use ")
 
     @SLOW
     def test_the_way_between_ranks(self):
@@ -516,7 +523,7 @@ class Plan(plan_test.PlanTest):
     def test_the_planner_chooses_the_mode(self):
         words = ["plan", "--model", "llama-7b", "--tokens-per-step", "64k", "--gpu", "h100", "--gpus", "2", "--nodes", "4", "--nic", "100G"]
         steps = {mode: self.succeed(*words, "--shard", mode, "--json").json()["prediction"]["step_seconds"]
-                 for mode in ("none", "state", "full")}
+                 for mode in ("none", "state", "full", "stages")}
         chosen = self.succeed(*words, "--json").json()
         self.assertLessEqual(chosen["prediction"]["step_seconds"], min(steps.values()) * 1.02)
         self.assertEqual(chosen["prediction"]["step_seconds"], steps[chosen["plan"]["shard"]])

@@ -27,6 +27,7 @@ class RankForecast(program.ProgramTest):
         plain = self.train(2, "--no-forecast")
         first = self.train(2)
         self.assertRegex(first.err, r"expect  .* a step, [\d,]+ tok/s .* the fastest of \d+ plans")
+        self.assertRegex(first.err, r"shard   \w+ · \w+ would take [\d.]+ \w+ a step")
         self.assertEqual(len(self.loss(plain)), 1, plain.err)
         for words in ([], ["--shard", "none"], ["--shard", "state"], ["--shard", "full"]):
             self.assertEqual(self.loss(self.train(2, *words)), self.loss(plain), words)

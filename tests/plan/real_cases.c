@@ -166,9 +166,11 @@ int real_case_choose(const struct real_case *real, const struct ot_plan_request 
     const struct ot_plan_case *c = real->plan_case;
     bool several = request->shard.ranks > 1, one_copy = request->shard.one_copy;
     bool one_host = request->shard.ranks == c->machine.described.local_ranks;
-    struct ot_shard_open open = {.mode = several && c->options->shard == OT_CHOICE_SHARD_AUTO && !one_copy,
+    bool any_mode = several && c->options->shard == OT_CHOICE_SHARD_AUTO && !one_copy;
+    struct ot_shard_open open = {.mode = any_mode,
+                                 .stages = any_mode,
                                  .one_copy = several && one_host && ot_plan_request_may_one_copy(c->options)};
-    return ot_planner_choose_shard(request, &c->costs, open, result);
+    return ot_planner_choose_shard(request, &c->costs, open, result, NULL);
 }
 
 bool real_case_force(const struct real_case *real, int i, char name[REAL_CASE_NAME_BYTES],

@@ -75,9 +75,11 @@ class Numbers(RanksTest):
         self.assertEqual(json.loads(read_bytes(path + "/checkpoint.json"))["run"]["ranks"], 2)
         on = self.succeed(*command, "--out", self.path("on"), "--resume", path)
         self.assertIn("was computed by 2 ranks, and 1 goes on", on.err)
-        refused = program.run(*command, "--out", self.path("exact"), "--resume", path, "--exact")
-        self.assertEqual(refused.code, 2, refused.err)
-        self.assertIn("--exact resumes only with as many ranks", refused.err)
+        self.assertEqual(json.loads(read_bytes(self.path("two/run.json")))["shard"], "full")
+        for more in ([], ["--gpus", "2", "--shard", "stages"]):
+            refused = program.run(*command, *more, "--out", self.path("exact"), "--resume", path, "--exact")
+            self.assertEqual(refused.code, 2, refused.err)
+            self.assertIn("--exact resumes only with as many ranks", refused.err)
 
     def test_stages_have_the_bits_of_one_rank(self):
         plain = [word for word in self.words if word not in ("--deterministic", "world")]
@@ -86,10 +88,13 @@ class Numbers(RanksTest):
             self.succeed(*command, *more, "--out", self.path(out))
         self.check_equal("stages", "one-rank")
         path = self.path("stages/checkpoints/step-00000004")
-        on = self.succeed(*command, "--out", self.path("from-stages"), "--resume", path, "--exact")
-        self.assertNotIn("was computed by", on.err)
-        self.assertEqual(read_bytes(self.path("from-stages/model.safetensors")),
-                         read_bytes(self.path("one-rank/model.safetensors")))
+        for out, more in (("from-stages", []), ("in-stages", ["--gpus", "2"])):  # --shard auto keeps the bits
+            on = self.succeed(*command, *more, "--out", self.path(out), "--resume", path, "--exact")
+            self.assertNotIn("was computed by", on.err)
+            self.assertEqual("shard   stages: they keep the bits" in on.err, bool(more), on.err)
+            self.assertEqual(read_bytes(self.path(f"{out}/model.safetensors")),
+                             read_bytes(self.path("one-rank/model.safetensors")))
+        self.assertEqual(json.loads(read_bytes(self.path("in-stages/run.json")))["shard"], "stages")
         refused = program.run(*command, "--gpus", "8", "--shard", "stages", "--out", self.path("many"))
         self.assertEqual(refused.code, 2, refused.err)
         self.assertIn("too few for a stage on each of 8 ranks; use --shard full, or fewer ranks", refused.err)

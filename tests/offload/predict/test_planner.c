@@ -286,7 +286,7 @@ static void ranks_are_as_fast_as_each_of_them_alone(void **state) {
         t.request.shard.ranks = 2 << seed % 3;
         t.request.step_sequences *= t.request.shard.ranks;
         const struct ot_shard_open open = {.mode = true, .one_copy = true};
-        int rc = ot_planner_choose_shard(&t.request, &t.costs, open, &ranks);
+        int rc = ot_planner_choose_shard(&t.request, &t.costs, open, &ranks, NULL);
         struct ot_plan_request one = rank_alone(&t.request, &ranks.plan);
         int rc_alone = ot_planner_choose(&one, &t.costs, &alone);
         assert_true(rc == 0 || (rc == -OT_E_BUDGET && rc_alone == rc));
@@ -319,8 +319,8 @@ static void ranks_choose_their_mode(void **state) {
     struct ot_plan_request rq = fake_request(&f);
     rq.shard = (struct ot_shard){.ranks = 2, .mode = OT_SHARD_FULL};
     open_costs(&f, &rates, &costs);
-    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &full));
-    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){.mode = true}, &chosen));
+    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &full, NULL));
+    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){.mode = true}, &chosen, NULL));
     assert_int_equal(full.plan.shard.mode, OT_SHARD_FULL);
     assert_int_not_equal(chosen.plan.shard.mode, OT_SHARD_FULL);
     assert_true(chosen.prediction.step_seconds < full.prediction.step_seconds);

@@ -83,17 +83,17 @@ static void a_slow_network_crosses_less(void **state) {
     fake_open_small(&f, OT_BF16, false);
     struct ot_plan_request rq = request_of(&f);
     open_costs(&f, 1e12, &costs);
-    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &fast));
+    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &fast, NULL));
     ot_costs_free(&costs);
     open_costs(&f, 2e8, &costs);
-    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &slow));
-    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &again));
+    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &slow, NULL));
+    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &again, NULL));
     assert_int_equal(slow.plan.shard.turn_blocks, 0);
     assert_true(slow.plan.shard.in_flight >= RANKS && ot_plan_rounds(&slow.plan) > 1);
     assert_true(slow.prediction.step_seconds == again.prediction.step_seconds);
     assert_true(slow.prediction.bytes[OT_LANE_COMM] <= fast.prediction.bytes[OT_LANE_COMM]);
     rq.shard = (struct ot_shard){.ranks = RANKS, .mode = OT_SHARD_FULL};
-    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &full));
+    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &full, NULL));
     assert_true(slow.prediction.step_seconds < 0.5 * full.prediction.step_seconds);
     ot_costs_free(&costs);
     ot_plan_free(&fast.plan);
@@ -113,12 +113,78 @@ static void what_is_forced_stays(void **state) {
     struct ot_plan_request rq = request_of(&f);
     rq.rounds = 4;
     rq.shard.rank = 2;
-    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &chosen));
+    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &chosen, NULL));
     assert_int_equal(ot_plan_rounds(&chosen.plan), 4);
     assert_int_equal(chosen.plan.max_micro, MICRO);
     assert_int_equal(chosen.plan.shard.rank, 2);
     assert_true(chosen.plan.slabs[0].owner == 0 && !ot_slab_is_own(&chosen.plan, 0));
     ot_plan_free(&chosen.plan);
+    ot_costs_free(&costs);
+}
+
+/* Stages change the bits: like another micro-batch they must save a share of the step, which is less if all
+ * modes have the same bits. */
+static void stages_are_chosen_for_a_clear_gain(void **state) {
+    (void)state;
+    static const struct {
+        double comm_bytes;
+        bool world;
+    } cases[] = {{1e9, false}, {2.3e9, false}, {2.15e9, true}}; /* the last two are near the limits */
+    int n = sizeof cases / sizeof *cases, chosen = 0;
+    struct fake f;
+    fake_open_small(&f, OT_BF16, false);
+    for (int i = 0; i < n; i++) {
+        struct ot_plan_request rq = request_of(&f);
+        struct ot_shard_choice all;
+        struct ot_planner_result best;
+        struct ot_costs costs;
+        rq.shard = (struct ot_shard){.ranks = RANKS, .mode = OT_SHARD_FULL, .world = cases[i].world};
+        open_costs(&f, cases[i].comm_bytes, &costs);
+        const struct ot_shard_open open = {.mode = true, .stages = true};
+        check_ok(ot_planner_choose_shard(&rq, &costs, open, &best, &all));
+        double shares = INFINITY, stages = all.step_seconds[OT_SHARD_STAGES];
+        double gain = cases[i].world ? OT_PLANNER_RESOLUTION : OT_PLANNER_MARGIN;
+        for (int mode = 0; mode < OT_SHARD_STAGES; mode++)
+            if (all.step_seconds[mode] > 0)
+                shares = fmin(shares, all.step_seconds[mode]);
+        bool wins = ot_plan_has_stages(&best.plan);
+        int other = ot_shard_runner_up(&all, best.plan.shard.mode);
+        assert_true(all.step_seconds[OT_SHARD_FULL] > 0 && stages > 0 && *all.no_stages == '\0');
+        assert_true(best.prediction.step_seconds == all.step_seconds[best.plan.shard.mode]);
+        /* A mode of the same bits may be better by less than the resolution. */
+        assert_true(wins ? stages * (1 - OT_PLANNER_RESOLUTION) < (1 - gain) * shares
+                         : stages >= (1 - gain) * shares);
+        assert_true(other >= 0 && other != (int)best.plan.shard.mode);
+        assert_true(!wins || all.step_seconds[other] == shares);
+        chosen += wins;
+        ot_plan_free(&best.plan);
+        ot_costs_free(&costs);
+    }
+    assert_true(chosen > 0 && chosen < n);
+}
+
+/* A model that cannot be divided, or has no room as stages, goes on with shares, and says so. */
+static void without_stages_shares_are_left(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_costs costs;
+    struct ot_planner_result best;
+    struct ot_shard_choice all;
+    fake_open_small(&f, OT_BF16, false);
+    open_costs(&f, 2e8, &costs);
+    struct ot_plan_request rq = request_of(&f);
+    rq.shard = (struct ot_shard){.ranks = f.chain.n_blocks, .mode = OT_SHARD_FULL};
+    const struct ot_shard_open open = {.mode = true, .stages = true};
+    check_ok(ot_planner_choose_shard(&rq, &costs, open, &best, &all));
+    assert_false(ot_plan_has_stages(&best.plan));
+    assert_non_null(strstr(all.no_stages, "too few for a stage"));
+    assert_true(all.step_seconds[OT_SHARD_STAGES] == 0);
+    ot_plan_free(&best.plan);
+    rq.shard.ranks = 2;
+    rq.budget_bytes[OT_TIER_GPU] = rq.budget_bytes[OT_TIER_HOST] = 1 << 20;
+    check_fails(ot_planner_choose_shard(&rq, &costs, open, &best, &all), OT_E_BUDGET, "needs");
+    assert_string_equal(all.no_stages, "they need more memory");
+    assert_int_equal(ot_shard_runner_up(&all, OT_SHARD_FULL), -1);
     ot_costs_free(&costs);
 }
 
@@ -131,11 +197,11 @@ static void refusals(void **state) {
     open_costs(&f, 1e10, &costs);
     struct ot_plan_request rq = request_of(&f);
     rq.shard.ranks = f.chain.n_blocks;
-    check_fails(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &chosen), OT_E_USAGE,
+    check_fails(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &chosen, NULL), OT_E_USAGE,
                 "too few for a stage");
     rq = request_of(&f);
     rq.budget_bytes[OT_TIER_GPU] = rq.budget_bytes[OT_TIER_HOST] = 1 << 20;
-    check_fails(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &chosen), OT_E_BUDGET,
+    check_fails(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &chosen, NULL), OT_E_BUDGET,
                 "needs");
     assert_true(chosen.plan.shortage.together[OT_TIER_GPU] + chosen.plan.shortage.alone[OT_TIER_GPU] >
                 1 << 20);
@@ -145,6 +211,9 @@ static void refusals(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_wait_for_each_other),
                                        cmocka_unit_test(a_slow_network_crosses_less),
-                                       cmocka_unit_test(what_is_forced_stays), cmocka_unit_test(refusals)};
+                                       cmocka_unit_test(what_is_forced_stays),
+                                       cmocka_unit_test(stages_are_chosen_for_a_clear_gain),
+                                       cmocka_unit_test(without_stages_shares_are_left),
+                                       cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
