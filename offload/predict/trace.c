@@ -155,17 +155,17 @@ int ot_stopwatch_collect(struct ot_stopwatch *watch, int64_t step) {
 
 enum { NAME_BYTES = 160, ROW_STEPS = OT_LANE_COUNT };
 
-/* Chrome's "processes": groups of rows. */
-enum group { GROUP_MEASURED = 1, GROUP_PREDICTED };
+/* Chrome's "processes": groups of rows. Rank r >= 1 has group GROUP_PREDICTED + r. */
+enum { GROUP_MEASURED = 1, GROUP_PREDICTED };
 
-/* A group, and the time of the trace's clock that is time 0 in the file. */
+/* A group, its place among the groups, and the time of the trace's clock that is time 0 in the file. */
 struct scale {
-    enum group group;
+    int group, place;
     double origin;
+    char name[48];
 };
 
-static void put_name(struct ot_json_writer *w, const char *what, enum group group, int row,
-                     const char *name) {
+static void put_name(struct ot_json_writer *w, const char *what, int group, int row, const char *name) {
     ot_json_begin_object(w, NULL);
     ot_json_put_text(w, "ph", "M");
     ot_json_put_text(w, "name", what);
@@ -177,8 +177,17 @@ static void put_name(struct ot_json_writer *w, const char *what, enum group grou
     ot_json_end_object(w);
 }
 
-static void put_names(struct ot_json_writer *w, enum group group) {
-    put_name(w, "process_name", group, 0, group == GROUP_MEASURED ? "measured" : "predicted");
+static void put_names(struct ot_json_writer *w, const struct scale *scale) {
+    int group = scale->group;
+    put_name(w, "process_name", group, 0, scale->name);
+    ot_json_begin_object(w, NULL);
+    ot_json_put_text(w, "ph", "M");
+    ot_json_put_text(w, "name", "process_sort_index");
+    ot_json_put_int(w, "pid", group);
+    ot_json_begin_object(w, "args");
+    ot_json_put_int(w, "sort_index", scale->place);
+    ot_json_end_object(w);
+    ot_json_end_object(w);
     for (int l = 0; l < OT_LANE_COUNT; l++)
         put_name(w, "thread_name", group, l, ot_lane_name((enum ot_lane_id)l));
     put_name(w, "thread_name", group, ROW_STEPS, "steps, even");
@@ -238,7 +247,7 @@ static double training_begin(const struct ot_trace *trace) {
 }
 
 static void put_trace(struct ot_json_writer *w, const struct ot_trace *trace, struct scale scale) {
-    put_names(w, scale.group);
+    put_names(w, &scale);
     for (int at = 0; at < trace->n; at++)
         put_step(w, &scale, trace, &trace->steps[at]);
 }
@@ -266,18 +275,51 @@ int ot_trace_check_file(const char *path) {
                    path);
 }
 
-/* Writes the text to the file. Closes the file also on errors. */
-static int write_text(const char *path, const char *text, size_t bytes) {
+/* Writes the file's text, which ends with "]}" and a line feed or none: the others' events go in front of
+ * that. Closes the file also on errors. */
+static int write_text(const char *path, const char *text, size_t bytes, const struct ot_trace_text *others,
+                      int n) {
     FILE *file = fopen(path, "w");
-    int rc = file ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot write the trace", path);
-    if (file && fwrite(text, 1, bytes, file) < bytes)
-        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot write the trace", path);
+    size_t end = bytes;
+    bool ok = file != NULL;
+    while (end > 0 && text[end - 1] != ']')
+        end--;
+    end -= end > 0;
+    ok = ok && fwrite(text, 1, end, file) == end;
+    for (int i = 0; i < n; i++)
+        ok = ok && fputs(", ", file) >= 0 &&
+             fwrite(others[i].text, 1, others[i].bytes, file) == others[i].bytes;
+    ok = ok && fwrite(text + end, 1, bytes - end, file) == bytes - end;
+    int rc = ok ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot write the trace", path);
     if (file && fclose(file) != 0 && rc >= 0)
         rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot write the trace", path);
     return rc;
 }
 
+static struct scale scale_of(int ranks, int rank, bool predicted, double origin) {
+    const char *what = predicted ? "predicted" : "measured";
+    struct scale scale = {.group = rank > 0    ? GROUP_PREDICTED + rank
+                                   : predicted ? GROUP_PREDICTED
+                                               : GROUP_MEASURED,
+                          .place = predicted ? ranks : rank,
+                          .origin = origin};
+    if (ranks > 1)
+        snprintf(scale.name, sizeof scale.name, "rank %d, %s", rank, what);
+    else
+        snprintf(scale.name, sizeof scale.name, "%s", what);
+    return scale;
+}
+
+double ot_trace_origin(const struct ot_trace *measured) {
+    return earliest(measured);
+}
+
 int ot_trace_write(const struct ot_trace *measured, const struct ot_trace *predicted, const char *path) {
+    return ot_trace_write_ranks(measured, predicted, NULL, 0, path);
+}
+
+int ot_trace_write_ranks(const struct ot_trace *measured, const struct ot_trace *predicted,
+                         const struct ot_trace_text *others, int n, const char *path) {
     struct ot_json_writer w = {.indent = -1};
     char *text = NULL;
     size_t bytes;
@@ -289,13 +331,40 @@ int ot_trace_write(const struct ot_trace *measured, const struct ot_trace *predi
     ot_json_end_object(&w);
     ot_json_begin_array(&w, "traceEvents");
     if (measured)
-        put_trace(&w, measured, (struct scale){GROUP_MEASURED, earliest(measured)});
+        put_trace(&w, measured, scale_of(n + 1, 0, false, earliest(measured)));
     if (predicted)
-        put_trace(&w, predicted, (struct scale){GROUP_PREDICTED, training_begin(predicted) - before});
+        put_trace(&w, predicted, scale_of(n + 1, 0, true, training_begin(predicted) - before));
     ot_json_end_array(&w);
     ot_json_end_object(&w);
     OT_TRY(ot_json_writer_take(&w, &text, &bytes));
-    int rc = write_text(path, text, bytes);
+    int rc = write_text(path, text, bytes, others, n);
     free(text);
     return rc;
+}
+
+/* ---- several ranks ---- */
+
+/* The events of an array, without its brackets. */
+int ot_trace_put(const struct ot_trace *measured, int rank, double origin, struct ot_trace_text *out) {
+    struct ot_json_writer w = {.indent = -1};
+    *out = (struct ot_trace_text){0};
+    ot_json_begin_array(&w, NULL);
+    put_trace(&w, measured, scale_of(rank + 1, rank, false, origin));
+    ot_json_end_array(&w);
+    OT_TRY(ot_json_writer_take(&w, &out->text, &out->bytes));
+    while (out->text[out->bytes - 1] != ']')
+        out->bytes--;
+    out->bytes -= 2;
+    memmove(out->text, out->text + 1, out->bytes);
+    out->text[out->bytes] = '\0';
+    return 0;
+}
+
+double ot_trace_clock_offset(const struct ot_task_span *first, const struct ot_task_span *own, int n) {
+    double least = -INFINITY, most = INFINITY;
+    for (int i = 0; i < n; i++) {
+        least = fmax(least, first[i].begin - own[i].end);
+        most = fmin(most, first[i].end - own[i].begin);
+    }
+    return least <= 0 && most >= 0 ? 0 : (least + most) / 2;
 }

@@ -456,9 +456,11 @@ static int run(struct train *t) {
     outcome.sample_seconds = shown - kept;
     outcome.whole_seconds = shown - began;
     ot_stop_ignore();
+    if (ot_is_rank0(s))
+        ot_report_done(&t->report, &outcome);
+    OT_TRY(ot_session_ranks_gather_traces(s));
     if (!ot_is_rank0(s))
         return outcome.interrupted ? -OT_E_STOPPED : 0;
-    ot_report_done(&t->report, &outcome);
     OT_TRY(ot_report_trace(&t->report, t->log));
     OT_TRY(ot_report_record_done(&t->report, &outcome, t->log));
     if (outcome.out_of_time && !outcome.checkpoint && !outcome.weights_alone)

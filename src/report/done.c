@@ -470,12 +470,14 @@ int ot_report_check_trace(const struct ot_options *o) {
 }
 
 int ot_report_trace(const struct ot_report *r, struct ot_run_log *log) {
+    const struct ot_session_ranks *ranks = &r->session->ranks;
     const char *path = r->session->options->trace;
     struct ot_trace_summary all, full;
     if (!path)
         return 0;
     OT_TRY(ot_report_check_trace(r->session->options)); /* the run itself may have created this file */
-    OT_TRY(ot_trace_write(r->session->trace, r->session->plan.forecast.trace, path));
+    OT_TRY(ot_trace_write_ranks(r->session->trace, r->session->plan.forecast.trace, ranks->traces,
+                                ranks->n_traces, path));
     OT_TRY(ot_trace_summarise(r->session->trace, &all));
     OT_TRY(ot_trace_summarise_full(r->session->trace, &full));
     print_trace(r, path, &all, &full);

@@ -43,8 +43,9 @@ int ot_report_forecast_again(const struct ot_session *session, struct ot_run_log
 /* Checks that --trace FILE may be written: a file of another program is replaced only with --force. Errors:
  * OT_E_INPUT, OT_E_IO. */
 int ot_report_check_trace(const struct ot_options *options);
-/* With --trace: writes the trace and prints the time of each lane. Call this after the model was saved, so
- * that a failure here cannot prevent the save. Errors: as ot_report_check_trace and ot_trace_write. */
+/* With --trace: writes the traces of all ranks and prints the time of each lane. Call this after the model
+ * was saved, so that a failure here cannot prevent the save. Errors: as ot_report_check_trace and
+ * ot_trace_write. */
 int ot_report_trace(const struct ot_report *report, struct ot_run_log *log);
 /* "14s = 6 steps 0.7s + 2 evaluations 10.3s + saving 0.4s + sample 0.6s + other work 0.2s" */
 const char *ot_report_spent(const struct ot_outcome *outcome, char line[OT_TABLE_LINE_BYTES]);

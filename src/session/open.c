@@ -401,6 +401,7 @@ void ot_session_close(struct ot_session *s) {
         return;
     ot_engine_close(s->engine);
     ot_trace_close(s->trace);
+    ot_session_ranks_free_traces(&s->ranks);
     ot_forecast_free(&s->plan.forecast);
     ot_chat_renderer_close(s->text.model_template);
     ot_comm_close(s->ranks.comm);
@@ -424,14 +425,17 @@ void ot_session_close(struct ot_session *s) {
 
 /* ---- start ---- */
 
-/* The most tasks that --trace records. The file is then about 40 MB, which trace viewers open quickly. */
+/* The most tasks that --trace records, of all ranks. The file is then about 40 MB, which trace viewers open
+ * quickly. */
 enum { MAX_TRACED_TASKS = 250000 };
 
 int ot_session_start(struct ot_session *s, const struct ot_optimizer_config *optimizer) {
     const struct ot_options *o = s->options;
     OT_TRY(ot_session_ranks_agree(
         s, ot_plan_request_check_fetch(o, ot_model_chain(s->model.built), &s->plan.chosen)));
-    int64_t traced = s->traced_tasks ? s->traced_tasks : o->trace ? MAX_TRACED_TASKS : 0;
+    int64_t traced = s->traced_tasks ? s->traced_tasks
+                     : o->trace      ? MAX_TRACED_TASKS / ot_shard_ranks(&s->ranks.shard)
+                                     : 0;
     if (traced)
         OT_TRY(ot_trace_open(ot_model_chain(s->model.built), traced, &s->trace));
     OT_TRY(ot_forecast_again_trace(s));

@@ -5,6 +5,7 @@
 
 #include "offload/comm/shared_memory.h"
 #include "offload/plan/stages.h"
+#include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/minmax.h"
@@ -187,4 +188,57 @@ int ot_session_ranks_agree(struct ot_session *s, int rc) {
                      all[first].text);
     free(all);
     return rc;
+}
+
+/* ---- traces ---- */
+
+enum { MEETINGS = 16 };
+
+/* Finds the time of this rank's clock at which rank 0's file begins. */
+static int find_origin(struct ot_session *s, double *origin) {
+    struct meetings {
+        double origin;
+        struct ot_task_span at[MEETINGS];
+    } first, own;
+    for (int i = 0; i < MEETINGS; i++) {
+        own.at[i].begin = ot_clock_seconds();
+        OT_TRY(ot_comm_barrier(s->ranks.comm));
+        own.at[i].end = ot_clock_seconds();
+    }
+    own.origin = ot_trace_origin(s->trace);
+    first = own;
+    OT_TRY(ot_comm_broadcast_host(s->ranks.comm, &first, sizeof first, 0));
+    *origin = first.origin - ot_trace_clock_offset(first.at, own.at, MEETINGS);
+    return 0;
+}
+
+int ot_session_ranks_gather_traces(struct ot_session *s) {
+    double origin;
+    if (!s->ranks.comm || !s->options->trace)
+        return 0;
+    OT_TRY(find_origin(s, &origin));
+    int ranks = ot_comm_ranks(s->ranks.comm), own = ot_comm_rank(s->ranks.comm);
+    struct ot_trace_text *all = calloc((size_t)ranks - 1, sizeof *all);
+    int rc = all ? 0 : ot_fail(OT_E_BUDGET, "no memory for the traces of %d ranks", ranks);
+    s->ranks.traces = all;
+    s->ranks.n_traces = all ? ranks - 1 : 0;
+    if (all && own > 0)
+        rc = ot_trace_put(s->trace, own, origin, &all[own - 1]);
+    rc = ot_session_ranks_agree(s, rc);
+    for (int r = 1; r < ranks && rc == 0; r++) {
+        unsigned char *bytes = (unsigned char *)all[r - 1].text;
+        rc = ot_session_ranks_hand(s, r, &bytes, &all[r - 1].bytes);
+        all[r - 1].text = (char *)bytes;
+        if (own > 0) { /* it was passed on to rank 0 */
+            free(bytes);
+            all[r - 1].text = NULL;
+        }
+    }
+    return rc;
+}
+
+void ot_session_ranks_free_traces(struct ot_session_ranks *ranks) {
+    for (int i = 0; i < ranks->n_traces; i++)
+        free(ranks->traces[i].text);
+    free(ranks->traces);
 }

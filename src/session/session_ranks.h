@@ -43,6 +43,10 @@ int ot_session_ranks_choose(struct ot_session *session, int *value);
 /* rc: 0, or the error of this rank. Returns 0 if all ranks have 0. Else all ranks get the error of the first
  * rank that has one; its sentence names the rank. Errors: OT_E_COMM too. With one rank it returns rc. */
 int ot_session_ranks_agree(struct ot_session *session, int rc);
+/* With --trace: hands the traces of the other ranks to rank 0, into session->ranks.traces. Errors: OT_E_COMM,
+ * OT_E_BUDGET. */
+int ot_session_ranks_gather_traces(struct ot_session *session);
+void ot_session_ranks_free_traces(struct ot_session_ranks *ranks);
 /* Hands n bytes of rank `from` to all ranks. The other ranks get *bytes, which the caller frees. Errors:
  * OT_E_COMM, OT_E_BUDGET. */
 int ot_session_ranks_hand(struct ot_session *session, int from, unsigned char **bytes, size_t *n);

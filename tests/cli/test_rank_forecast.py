@@ -41,7 +41,13 @@ class RankForecast(program.ProgramTest):
         events = trace["traceEvents"] if isinstance(trace, dict) else trace
         lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e.get("name") == "thread_name"}
         comm = {e["pid"] for e in events if e.get("ph") == "X" and lanes.get((e["pid"], e["tid"])) == "comm"}
-        self.assertEqual(len(comm), 2)  # predicted and measured
+        self.assertEqual(len(comm), 3)  # measured on each rank, and predicted
+        names = {e["pid"]: e["args"]["name"] for e in events if e.get("name") == "process_name"}
+        self.assertEqual(names, {1: "rank 0, measured", 2: "rank 0, predicted", 3: "rank 1, measured"})
+        # Ranks of one host have one clock. A step ends on no rank before it began on the other.
+        span = {(e["pid"], e["name"]): (e["ts"], e["ts"] + e["dur"]) for e in events if e.get("cat") == "step"}
+        for step in ("step 2", "step 3"):
+            self.assertTrue(span[1, step][0] < span[3, step][1] and span[3, step][0] < span[1, step][1], span)
 
 
 if __name__ == "__main__":

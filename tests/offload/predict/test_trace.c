@@ -303,6 +303,69 @@ static void predictions_stand_below_measurements(void **state) {
     remove_folder(folder);
 }
 
+/* ---- several ranks ---- */
+
+/* The file of rank 0 with the trace of rank 1, whose clock is 500 s behind. */
+static void ranks_stand_below_each_other(void **state) {
+    (void)state;
+    struct hand h;
+    struct ot_chain chain = {0};
+    struct ot_trace *first, *second;
+    struct ot_trace_text other;
+    struct ot_json *root;
+    char path[512], *folder = make_folder();
+    double begin[4] = {-1, -1, -1, -1};
+    int64_t place[4] = {-1, -1, -1, -1};
+    const char *names[4] = {NULL};
+    make_hand(&h);
+    check_ok(ot_trace_open(&chain, 100, &first));
+    check_ok(ot_trace_open(&chain, 100, &second));
+    add_hand_step(first, &h, 1, 1000);
+    add_hand_step(second, &h, 1, 502);
+    check_ok(ot_trace_put(second, 1, ot_trace_origin(first) - 500, &other));
+    snprintf(path, sizeof path, "%s/trace.json", folder);
+    check_ok(ot_trace_write_ranks(first, first, &other, 1, path));
+    check_ok(ot_json_read_file(path, 1 << 20, &root));
+    const struct ot_json *events = ot_json_get(root, "traceEvents");
+    for (size_t i = 0; i < ot_json_length(events); i++) {
+        const struct ot_json *event = ot_json_at(events, i);
+        int64_t pid = ot_json_int(ot_json_get(event, "pid"), 0);
+        const struct ot_json *args = ot_json_get(event, "args");
+        const char *name = ot_json_string(ot_json_get(event, "name"), NULL);
+        assert_in_range(pid, 1, 3);
+        if (strcmp(name, "process_name") == 0)
+            names[pid] = ot_json_string(ot_json_get(args, "name"), NULL);
+        else if (strcmp(name, "process_sort_index") == 0)
+            place[pid] = ot_json_int(ot_json_get(args, "sort_index"), -1);
+        else if (strcmp(name, "step 1") == 0)
+            begin[pid] = ot_json_real(ot_json_get(event, "ts"), -1);
+    }
+    assert_string_equal(names[1], "rank 0, measured");
+    assert_string_equal(names[2], "rank 0, predicted");
+    assert_string_equal(names[3], "rank 1, measured");
+    assert_true(place[1] == 0 && place[3] == 1 && place[2] == 2);
+    check_real("rank 0", begin[1], 0);
+    check_real("predicted", begin[2], 0);
+    check_real("rank 1", begin[3], 2e6);
+    ot_json_free(root);
+    free(other.text);
+    ot_trace_close(first);
+    ot_trace_close(second);
+    remove_folder(folder);
+}
+
+/* A meeting begins and ends at other times on each rank. All ends are after all beginnings. */
+static void clocks_are_compared(void **state) {
+    (void)state;
+    const struct ot_task_span first[] = {{1000, 1003}, {1010, 1011}, {1020, 1024}};
+    const struct ot_task_span behind[] = {{500, 503}, {510.25, 511}, {520, 524}};
+    const struct ot_task_span same[] = {{1001, 1004}, {1009, 1010.5}, {1020, 1024}};
+    /* By the second meeting: at least 1010 - 511, at most 1011 - 510.25. */
+    check_real("another clock", ot_trace_clock_offset(first, behind, 3), (499 + 500.75) / 2);
+    check_real("its first meeting", ot_trace_clock_offset(first, behind, 1), (497 + 503.0) / 2);
+    check_real("one clock", ot_trace_clock_offset(first, same, 3), 0);
+}
+
 /* ---- real steps ---- */
 
 struct traced_run {
@@ -464,6 +527,8 @@ int main(void) {
         cmocka_unit_test(the_last_update_is_no_part_of_full_steps),
         cmocka_unit_test(tasks_at_once_are_busy_once),
         cmocka_unit_test(predictions_stand_below_measurements),
+        cmocka_unit_test(ranks_stand_below_each_other),
+        cmocka_unit_test(clocks_are_compared),
         cmocka_unit_test(real_steps),
         cmocka_unit_test(a_paused_trace_records_nothing),
         cmocka_unit_test(a_trace_fills_up_with_steps_in_flight),
