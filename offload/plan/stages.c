@@ -45,12 +45,11 @@ static int head_rank(const struct ot_chain *chain, const struct ot_shard *shard)
     return tied ? 0 : shard->ranks - 1;
 }
 
-/* The number of layers of a rank: an equal share of the work, in layers. */
+/* The number of layers of a rank: an equal share of the work, in layers. There is a layer for each rank. */
 static int layers_of(const struct ot_chain *chain, const struct ot_shard *shard, int rank) {
     int n = chain->n_blocks - 2, others = shard->ranks - 1, head = head_rank(chain, shard);
     int with_head = (n + shard->head_layers + shard->ranks / 2) / shard->ranks - shard->head_layers;
-    with_head = ot_max(with_head, n < shard->ranks || shard->head_layers == 0);
-    with_head = ot_min(with_head, n - others);
+    with_head = ot_max(with_head, 0);
     if (rank == head)
         return with_head;
     int number = rank - (rank > head), rest = n - with_head;

@@ -20,9 +20,13 @@ static void check_division(int layers, bool tied, int ranks, int turn_blocks, in
     for (int b = 0; b < f.chain.n_blocks; b++)
         got[b] = (char)('0' + ot_block_owner(&f.chain, &plan, b));
     assert_string_equal(got, want);
-    for (int *r = &plan.shard.rank; *r < ranks; (*r)++)
-        layers -= ot_plan_middle_blocks(&f.chain, &plan, 1);
+    for (int *r = &plan.shard.rank; *r < ranks; (*r)++) {
+        int own = ot_plan_middle_blocks(&f.chain, &plan, 1);
+        assert_int_equal(ot_shard_layers(&f.chain, &plan.shard), own);
+        layers -= own;
+    }
     assert_int_equal(layers, 0);
+    check_ok(ot_stages_check(&f.chain, &plan.shard));
 }
 
 static void layers_are_dealt_in_turns(void **state) {
@@ -42,6 +46,28 @@ static void layers_are_dealt_in_turns(void **state) {
     check_division(3, false, 2, 0, 9, "00001"); /* a head that is all that its rank does */
 }
 
+/* Ranks that share slabs have all layers, and one rank is not divided. */
+static void what_is_no_division(void **state) {
+    (void)state;
+    static const bool divided[] = {false, true, true, true}; /* by mode */
+    struct fake f = {.layers = 5, .hidden = 64, .layer_params = 1 << 16, .edge_params = 1 << 16};
+    fake_open(&f);
+    for (int ranks = 0; ranks < 4; ranks++)
+        for (int mode = 0; mode <= OT_SHARD_STAGES; mode++) {
+            struct ot_plan plan = {.shard = {.ranks = ranks, .mode = (enum ot_shard_mode)mode}};
+            assert_int_equal(ot_plan_is_divided(&plan), ranks > 1 && divided[mode]);
+            if (ranks > 1 && mode == OT_SHARD_STAGES)
+                continue;
+            assert_int_equal(ot_shard_layers(&f.chain, &plan.shard), 5);
+            assert_int_equal(ot_plan_middle_blocks(&f.chain, &plan, 1), 5);
+            assert_int_equal(ot_plan_middle_blocks(&f.chain, &plan, 4), 2);
+            assert_int_equal(ot_plan_middle_blocks(&f.chain, &plan, 6), 0);
+            assert_int_equal(ot_plan_middle_blocks(&f.chain, &plan, 7), 0);
+        }
+    f.chain.n_blocks = 2;
+    assert_int_equal(ot_shard_layers(&f.chain, &(struct ot_shard){0}), 0);
+}
+
 static void chains_that_cannot_be_divided(void **state) {
     (void)state;
     struct fake f = {.layers = 4, .hidden = 64, .layer_params = 1 << 16, .edge_params = 1 << 16};
@@ -51,6 +77,7 @@ static void chains_that_cannot_be_divided(void **state) {
         .slabs = slabs, .n_slabs = f.chain.n_slabs, .shard = {0, 5, OT_SHARD_STAGES, .turn_blocks = 1}};
     check_fails(ot_stages_divide(&f.chain, &plan), OT_E_USAGE,
                 "the model has 4 layers, too few for a stage on each of 5 ranks");
+    check_fails(ot_stages_check(&f.chain, &plan.shard), OT_E_USAGE, "too few for a stage");
     plan.shard.ranks = 2;
     check_ok(ot_stages_divide(&f.chain, &plan));
     f.blocks[4].uses[f.blocks[4].n_uses++] = f.blocks[1].uses[0];
@@ -61,6 +88,7 @@ static void chains_that_cannot_be_divided(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_are_dealt_in_turns),
+        cmocka_unit_test(what_is_no_division),
         cmocka_unit_test(chains_that_cannot_be_divided),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
