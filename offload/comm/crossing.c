@@ -75,6 +75,11 @@ void ot_comm_crossing_free(struct ot_comm_crossing *c) {
     free(c);
 }
 
+void ot_comm_end_crossing(struct ot_comm *comm) {
+    ot_comm_crossing_free(comm->crossing);
+    comm->crossing = NULL;
+}
+
 /* ---- in calls of the lane ---- */
 
 static void count(_Atomic uint32_t *counter) {

@@ -45,5 +45,7 @@ size_t ot_crossing_bytes(const struct ot_crossing *crossing);
  * by this rank. All ranks call it before their first transfer. The memory must stay until the lanes of
  * transfers are empty. Needs no staging memory for transfers. Errors: OT_E_BUDGET. */
 int ot_comm_cross(struct ot_comm *comm, const struct ot_crossing *crossing, void *memory);
+/* Lets transfers go through the communicator again. No lane has transfers, on any rank. */
+void ot_comm_end_crossing(struct ot_comm *comm);
 
 #endif

@@ -85,7 +85,8 @@ static int check(struct comm_test *t) {
                                     .device = t->session.machine.device,
                                     .sizes = sizes,
                                     .n_sizes = sizeof sizes / sizeof *sizes,
-                                    .delay_seed = 1};
+                                    .delay_seed = 1,
+                                    .crosses = true};
     OT_TRY(ot_comm_checks_run(&checks));
     t->n_checks = checks.done;
     ot_log(OT_LOG_INFO, "checks  %d passed", t->n_checks);

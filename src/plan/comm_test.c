@@ -5,7 +5,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "offload/comm/crossing.h"
 #include "offload/comm/plugin.h"
+#include "offload/comm/shared_memory.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 #include "src/base/random.h"
@@ -390,25 +392,78 @@ static int compare_results(const struct run *run, int rc) {
     return 0;
 }
 
-static int run_all(struct run *run) {
-    static int (*const checks[])(const struct run *run, size_t bytes) = {
-        check_gather_inside, check_gather_outside, check_exchange,       check_broadcast,
-        check_group,         check_gather_host,    check_broadcast_host, check_agreement,
-        check_ring,          check_pairs,          check_pipeline, /* with transfers alone */
-    };
-    bool has_transfers = ot_comm_need_transfers(run->checks->comm) == 0;
-    size_t n_checks = sizeof checks / sizeof *checks - (has_transfers ? 0 : 3);
-    for (int s = 0; s < run->checks->n_sizes; s++)
-        for (size_t i = 0; i < n_checks; i++) {
-            size_t bytes = run->checks->sizes[s];
-            run->round++;
-            delay(run);
-            int rc = compare_results(run, checks[i](run, bytes));
-            if (rc < 0)
-                return ot_fail_context(rc, "parts of %zu bytes", bytes);
-            run->checks->done++;
-        }
+typedef int check(const struct run *run, size_t bytes);
+static check *const checks_of_all[] = {
+    check_gather_inside, check_gather_outside, check_exchange,       check_broadcast,
+    check_group,         check_gather_host,    check_broadcast_host, check_agreement,
+};
+static check *const checks_of_transfers[] = {check_ring, check_pairs, check_pipeline};
+enum {
+    OF_ALL = sizeof checks_of_all / sizeof *checks_of_all,
+    OF_TRANSFERS = sizeof checks_of_transfers / sizeof *checks_of_transfers
+};
+
+static int run_some(struct run *run, check *const *checks, size_t n_checks, size_t bytes) {
+    for (size_t i = 0; i < n_checks; i++) {
+        run->round++;
+        delay(run);
+        int rc = compare_results(run, checks[i](run, bytes));
+        if (rc < 0)
+            return ot_fail_context(rc, "parts of %zu bytes", bytes);
+        run->checks->done++;
+    }
     return 0;
+}
+
+static int run_all(struct run *run) {
+    bool has_transfers = ot_comm_need_transfers(run->checks->comm) == 0;
+    for (int s = 0; s < run->checks->n_sizes; s++) {
+        OT_TRY(run_some(run, checks_of_all, OF_ALL, run->checks->sizes[s]));
+        if (has_transfers)
+            OT_TRY(run_some(run, checks_of_transfers, OF_TRANSFERS, run->checks->sizes[s]));
+    }
+    return 0;
+}
+
+/* Repeats the checks of transfers through memory that the ranks share, with the sizes for which this memory
+ * is not too large. Ranks that share no memory skip them. */
+static int run_crossing(struct run *run) {
+    enum { MOST_BYTES = 64 << 20, SLOTS = 6 /* 2 x pair_transfers */ };
+    struct ot_crossing_link links[OT_MAX_RANKS * OT_MAX_RANKS];
+    struct ot_crossing crossing = {.links = links, .slots = SLOTS};
+    struct ot_comm_checks *c = run->checks;
+    void *memory = NULL;
+    bool is_pinned = false;
+    for (int from = 0; from < run->ranks; from++)
+        for (int to = 0; to < run->ranks; to++)
+            if (from != to)
+                links[crossing.n_links++] = (struct ot_crossing_link){from, to};
+    for (int s = 0; s < c->n_sizes; s++) {
+        struct ot_crossing larger = crossing;
+        larger.slot_bytes = ot_max(crossing.slot_bytes, c->sizes[s]);
+        crossing = ot_crossing_bytes(&larger) <= MOST_BYTES ? larger : crossing;
+    }
+    size_t bytes = ot_crossing_bytes(&crossing);
+    int rc = ot_shared_memory_map(c->comm, bytes, &memory);
+    if (rc < 0)
+        return rc == -OT_E_COMM ? rc : 0;
+    rc = ot_device_pin(c->device, memory, bytes, bytes, "memory that ranks share");
+    is_pinned = rc == 0;
+    OT_TRY_GOTO(compare_results(run, rc), rc, out);
+    OT_TRY_GOTO(compare_results(run, ot_comm_cross(c->comm, &crossing, memory)), rc, out);
+    for (int s = 0; s < c->n_sizes && rc == 0; s++)
+        if (c->sizes[s] <= crossing.slot_bytes)
+            rc = run_some(run, checks_of_transfers, OF_TRANSFERS, c->sizes[s]);
+out:
+    if (rc < 0) {
+        ot_comm_abort(c->comm);
+        ot_lane_sync(run->lane); /* it may still use the memory */
+    }
+    ot_comm_end_crossing(c->comm);
+    if (is_pinned)
+        ot_device_unpin(c->device, memory, bytes, bytes);
+    ot_shared_memory_unmap(memory, bytes);
+    return rc < 0 ? ot_fail_context(rc, "through memory that the ranks share") : 0;
 }
 
 int ot_comm_checks_run(struct ot_comm_checks *checks) {
@@ -430,6 +485,9 @@ int ot_comm_checks_run(struct ot_comm_checks *checks) {
     ot_comm_reserve(checks->comm, staging, staging_bytes);
     OT_TRY_GOTO(ot_lane_open(checks->device, "comm", &run.lane), rc, out);
     rc = run_all(&run);
+    if (rc == 0 && checks->crosses && ot_comm_wants_crossing(checks->comm) &&
+        ot_comm_need_transfers(checks->comm) == 0)
+        rc = run_crossing(&run);
 out:
     if (rc < 0)
         ot_comm_abort(checks->comm);

@@ -3,6 +3,7 @@
 #ifndef OT_PLAN_COMM_TEST_H
 #define OT_PLAN_COMM_TEST_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,7 +16,8 @@ struct ot_comm_checks {
     int n_sizes;
     /* Ranks begin each operation at random moments, up to 2 ms apart, which the seed decides. 0: at once. */
     uint64_t delay_seed;
-    int done; /* result: how many checks have passed */
+    bool crosses; /* checks transfers also through memory that the ranks share, if that helps (crossing.h) */
+    int done;     /* result: how many checks have passed */
 };
 
 /* Checks all operations with all sizes (transfers if the communicator has them), and the functions that
