@@ -122,8 +122,7 @@ static int head_layers(const struct ot_chain *chain, const struct ot_costs *cost
 }
 
 /* Plans and simulates all ranks with a division, rounds and micro-batch that are set in the request. Keeps
- * the result in *out if its tokens a second are more than those of *out by the share `margin`. Returns 1 if
- * it does, 0 if it does not, < 0 on errors. */
+ * the result in *out if its tokens a second are more than those of *out by the share `margin`. */
 static int try_division(struct stages *s, const struct ot_plan_request *division, double margin,
                         struct ot_planner_result *out) {
     int own = s->request->shard.rank, rc;
@@ -141,7 +140,7 @@ static int try_division(struct stages *s, const struct ot_plan_request *division
         result->plan = (struct ot_plan){0};
     }
     free_plans(s);
-    return rc < 0 ? rc : wins;
+    return rc;
 }
 
 static bool is_refusal(int rc) {
@@ -188,7 +187,7 @@ static int choose_stages(const struct ot_plan_request *request, const struct ot_
     base.shard.turn_blocks = 1;
     int rc = try_division(&s, &base, 0, out), refusal = rc;
     int64_t micro = ot_max(out->forced.micro_sequences, 1);
-    if (rc >= 0 || is_refusal(rc))
+    if (rc == 0 || is_refusal(rc))
         rc = try_rounds(&s, &base, micro, 0, out);
     while (rc >= 0 && micro > 1 && request->micro_sequences == 0 &&
            request->step_sequences / micro < 2 * ranks) {
@@ -253,7 +252,6 @@ static int enter_stages(struct contest *c) {
     struct ot_shard stages = c->request->shard;
     double margin = stages.world ? OT_PLANNER_RESOLUTION : OT_PLANNER_MARGIN;
     stages.mode = OT_SHARD_STAGES;
-    stages.one_copy = false;
     int rc = enter(c, stages, limit_of(c, margin), INFINITY);
     if (rc < 0)
         snprintf(c->choice->no_stages, sizeof c->choice->no_stages, "%s",

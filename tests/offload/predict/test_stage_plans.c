@@ -83,7 +83,8 @@ static void a_slow_network_crosses_less(void **state) {
     fake_open_small(&f, OT_BF16, false);
     struct ot_plan_request rq = request_of(&f);
     open_costs(&f, 1e12, &costs);
-    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &fast, NULL));
+    assert_int_equal(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &fast, NULL), 0);
+    assert_true(fast.tried > 0);
     ot_costs_free(&costs);
     open_costs(&f, 2e8, &costs);
     check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &slow, NULL));
@@ -150,6 +151,7 @@ static void stages_are_chosen_for_a_clear_gain(void **state) {
         bool wins = ot_plan_has_stages(&best.plan);
         int other = ot_shard_runner_up(&all, best.plan.shard.mode);
         assert_true(all.step_seconds[OT_SHARD_FULL] > 0 && stages > 0 && *all.no_stages == '\0');
+        assert_true(best.tried > 0);
         assert_true(best.prediction.step_seconds == all.step_seconds[best.plan.shard.mode]);
         /* A mode of the same bits may be better by less than the resolution. */
         assert_true(wins ? stages * (1 - OT_PLANNER_RESOLUTION) < (1 - gain) * shares
@@ -161,6 +163,66 @@ static void stages_are_chosen_for_a_clear_gain(void **state) {
         ot_costs_free(&costs);
     }
     assert_true(chosen > 0 && chosen < n);
+}
+
+/* The least host memory for a plan of the request. */
+static size_t least_host(struct ot_plan_request rq) {
+    size_t least = 0, most = (size_t)1 << 36;
+    while (most - least > most / 64) {
+        struct ot_plan plan;
+        rq.budget_bytes[OT_TIER_HOST] = least + (most - least) / 2;
+        int rc = ot_plan_make(&rq, &plan);
+        *(rc < 0 ? &least : &most) = rq.budget_bytes[OT_TIER_HOST];
+        ot_plan_free(&plan);
+    }
+    return most;
+}
+
+/* A rank has all of the head, but only a share of it with --shard full. */
+static void stages_may_need_more_memory(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_costs costs;
+    struct ot_planner_result best;
+    struct ot_shard_choice all;
+    fake_open_small(&f, OT_BF16, false);
+    open_costs(&f, 1e9, &costs);
+    struct ot_plan_request rq = request_of(&f);
+    struct ot_plan_request leader = rq;
+    rq.shard = (struct ot_shard){.ranks = RANKS, .mode = OT_SHARD_FULL};
+    rq.budget_bytes[OT_TIER_GPU] = (size_t)48 << 20;
+    rq.budget_bytes[OT_TIER_HOST] = least_host(rq) * 17 / 16;
+    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){.mode = true, .stages = true}, &best,
+                                     &all));
+    assert_string_equal(all.no_stages, "they need more memory");
+    ot_plan_free(&best.plan);
+    /* The rank that is planned first has room, and another one has not. */
+    leader.budget_bytes[OT_TIER_GPU] = (size_t)48 << 20;
+    leader.shard.rank = RANKS - 1;
+    leader.shard.head_layers = 2;
+    leader.budget_bytes[OT_TIER_HOST] = least_host(leader);
+    leader.shard.rank = 0;
+    check_fails(ot_planner_choose_shard(&leader, &costs, (struct ot_shard_open){0}, &best, NULL), OT_E_BUDGET,
+                "needs");
+    assert_true(best.plan.shortage.together[OT_TIER_HOST] + best.plan.shortage.alone[OT_TIER_HOST] > 0);
+    ot_costs_free(&costs);
+}
+
+/* With 3 ranks only stages have the same bits for any number of ranks. */
+static void stages_may_be_all_that_is_left(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_costs costs;
+    struct ot_planner_result best;
+    fake_open_small(&f, OT_BF16, false);
+    open_costs(&f, 1e10, &costs);
+    struct ot_plan_request rq = request_of(&f);
+    rq.shard = (struct ot_shard){.ranks = 3, .mode = OT_SHARD_FULL, .world = true};
+    const struct ot_shard_open open = {.mode = true, .stages = true};
+    check_ok(ot_planner_choose_shard(&rq, &costs, open, &best, NULL));
+    assert_true(ot_plan_has_stages(&best.plan));
+    ot_plan_free(&best.plan);
+    ot_costs_free(&costs);
 }
 
 /* A model that cannot be divided, or has no room as stages, goes on with shares, and says so. */
@@ -214,6 +276,8 @@ int main(void) {
                                        cmocka_unit_test(what_is_forced_stays),
                                        cmocka_unit_test(stages_are_chosen_for_a_clear_gain),
                                        cmocka_unit_test(without_stages_shares_are_left),
+                                       cmocka_unit_test(stages_may_need_more_memory),
+                                       cmocka_unit_test(stages_may_be_all_that_is_left),
                                        cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
