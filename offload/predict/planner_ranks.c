@@ -29,11 +29,11 @@ struct shape {
 };
 
 static struct shape shape_of(const struct ot_chain *chain, const struct ot_plan *divided, int rank) {
-    struct shape shape = {.first = ot_block_owner(chain, divided, 0) == rank,
-                          .last = ot_block_owner(chain, divided, chain->n_blocks - 1) == rank};
-    for (int b = 1; b < chain->n_blocks - 1; b++)
-        shape.layers += ot_block_owner(chain, divided, b) == rank;
-    return shape;
+    struct ot_plan of_rank = *divided;
+    of_rank.shard.rank = rank;
+    return (struct shape){.layers = ot_plan_middle_blocks(chain, &of_rank, 1),
+                          .first = ot_block_is_own(chain, &of_rank, 0),
+                          .last = ot_block_is_own(chain, &of_rank, chain->n_blocks - 1)};
 }
 
 static bool is_same(struct shape a, struct shape b) {

@@ -85,6 +85,11 @@ static void a_slow_network_crosses_less(void **state) {
     open_costs(&f, 1e12, &costs);
     assert_int_equal(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &fast, NULL), 0);
     assert_true(fast.tried > 0);
+    rq.rounds = 1; /* then turns of one layer wait least */
+    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &again, NULL));
+    assert_int_equal(again.plan.shard.turn_blocks, 1);
+    ot_plan_free(&again.plan);
+    rq.rounds = 0;
     ot_costs_free(&costs);
     open_costs(&f, 2e8, &costs);
     check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &slow, NULL));
@@ -163,6 +168,17 @@ static void stages_are_chosen_for_a_clear_gain(void **state) {
         ot_costs_free(&costs);
     }
     assert_true(chosen > 0 && chosen < n);
+}
+
+static void the_runner_up_is_the_next_mode(void **state) {
+    (void)state;
+    struct ot_shard_choice c = {{2, 0, 3, 1}, ""}; /* state has no plan */
+    assert_int_equal(ot_shard_runner_up(&c, OT_SHARD_STAGES), OT_SHARD_NONE);
+    assert_int_equal(ot_shard_runner_up(&c, OT_SHARD_NONE), OT_SHARD_STAGES);
+    c.step_seconds[OT_SHARD_NONE] = 0;
+    assert_int_equal(ot_shard_runner_up(&c, OT_SHARD_STAGES), OT_SHARD_FULL);
+    c.step_seconds[OT_SHARD_FULL] = 0;
+    assert_int_equal(ot_shard_runner_up(&c, OT_SHARD_STAGES), -1);
 }
 
 /* The least host memory for a plan of the request. */
@@ -275,6 +291,7 @@ int main(void) {
                                        cmocka_unit_test(a_slow_network_crosses_less),
                                        cmocka_unit_test(what_is_forced_stays),
                                        cmocka_unit_test(stages_are_chosen_for_a_clear_gain),
+                                       cmocka_unit_test(the_runner_up_is_the_next_mode),
                                        cmocka_unit_test(without_stages_shares_are_left),
                                        cmocka_unit_test(stages_may_need_more_memory),
                                        cmocka_unit_test(stages_may_be_all_that_is_left),
