@@ -168,7 +168,7 @@ int real_case_choose(const struct real_case *real, const struct ot_plan_request 
     bool one_host = request->shard.ranks == c->machine.described.local_ranks;
     bool any_mode = several && c->options->shard == OT_CHOICE_SHARD_AUTO && !one_copy;
     struct ot_shard_open open = {.mode = any_mode,
-                                 .stages = any_mode,
+                                 .stages = any_mode && !real->without_stages,
                                  .one_copy = several && one_host && ot_plan_request_may_one_copy(c->options)};
     return ot_planner_choose_shard(request, &c->costs, open, result, NULL);
 }

@@ -17,6 +17,7 @@ void real_case_draw_ranks(uint64_t number, char line[REAL_CASE_BYTES]);
 struct real_case {
     struct ot_options options;
     struct ot_plan_case *plan_case;
+    bool without_stages; /* several ranks share slabs */
 };
 /* Opens the case of "--model M --gpu G ...". Errors: as ot_options_parse and ot_plan_case_open. Close it in
  * either case. */

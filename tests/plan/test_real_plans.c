@@ -160,6 +160,7 @@ static bool open_ranks(uint64_t number, char line[REAL_CASE_BYTES], struct real_
     if (real_case_open(line, real) == 0) {
         const struct ot_plan_request *request = &real->plan_case->request;
         make_communication_free(&real->plan_case->costs.rates);
+        real->without_stages = true;
         if (request->step_sequences % request->shard.ranks == 0)
             return true;
     }
