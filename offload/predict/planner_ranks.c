@@ -16,6 +16,7 @@
 struct stages {
     const struct ot_plan_request *request;
     const struct ot_costs *costs;
+    double limit; /* a step that is not shorter is of no use */
     int ranks, tried;
     struct ot_planner_result *results; /* [ranks]; those with a plan are set */
     bool is_short;
@@ -56,7 +57,7 @@ static int plan_rank(struct stages *s, const struct ot_shard *shard, int rank, i
         *out = (struct ot_planner_result){.forced = rq};
         OT_TRY(ot_plan_make(&rq, &out->plan));
     } else {
-        int rc = ot_planner_choose(&rq, s->costs, out);
+        int rc = ot_planner_choose_from(&rq, s->costs, NULL, s->limit, out);
         s->tried += out->tried;
         if (rc < 0 && !s->is_short)
             s->shortage = out->plan.shortage;
@@ -169,12 +170,13 @@ static int try_rounds(struct stages *s, const struct ot_plan_request *base, int6
     return out->plan.slabs != NULL;
 }
 
-/* Same as ot_planner_choose, for the rank of request->shard. Also chooses the division. The prediction is
- * that of this rank among all. Smaller micro-batches fill a pipeline sooner, but they change the bits. */
-static int choose_stages(const struct ot_plan_request *request, const struct ot_costs *costs,
+/* Same as ot_planner_choose_from, for the rank of request->shard. Also chooses the division. The prediction
+ * is that of this rank among all. Smaller micro-batches fill a pipeline sooner, but they change the bits. */
+static int choose_stages(const struct ot_plan_request *request, const struct ot_costs *costs, double limit,
                          struct ot_planner_result *out) {
     int ranks = request->shard.ranks;
     struct stages s = {.request = request,
+                       .limit = limit,
                        .costs = costs,
                        .ranks = ranks,
                        .results = calloc((size_t)ranks, sizeof *s.results)};
@@ -208,7 +210,7 @@ static int choose_in(const struct ot_plan_request *request, struct ot_shard shar
     struct ot_plan_request in = *request;
     in.shard = shard;
     if (shard.mode == OT_SHARD_STAGES && shard.ranks > 1)
-        return choose_stages(&in, costs, out);
+        return choose_stages(&in, costs, limit, out);
     if (shard.one_copy)
         in.weights = OT_HOME_HOST;
     return ot_planner_choose_from(&in, costs, NULL, limit, out);
@@ -223,7 +225,7 @@ struct contest {
 };
 
 /* Plans a shard. It becomes the best if its step is shorter than `limit`. A search gives up plans that are
- * slower than search_limit. Returns the result of the search. */
+ * slower than search_limit, so their step is not that of the best plan. Returns the result of the search. */
 static int enter(struct contest *c, struct ot_shard shard, double limit, double search_limit) {
     struct ot_planner_result other;
     double *step = &c->choice->step_seconds[shard.mode];
@@ -231,7 +233,7 @@ static int enter(struct contest *c, struct ot_shard shard, double limit, double 
     c->tried += other.tried;
     if (rc < 0)
         return rc;
-    if (*step == 0 || other.prediction.step_seconds < *step)
+    if (other.prediction.step_seconds < search_limit && (*step == 0 || other.prediction.step_seconds < *step))
         *step = other.prediction.step_seconds;
     if (other.prediction.step_seconds < limit) {
         ot_plan_free(&c->best->plan);
@@ -247,12 +249,15 @@ static double limit_of(const struct contest *c, double margin) {
     return c->rc < 0 ? INFINITY : (1 - margin) * c->best->prediction.step_seconds;
 }
 
+/* Stages that are slower by this share of the step are given up; a nearer step is told. */
+static const double TOLD = 0.25;
+
 /* Errors: those that are no refusal. */
 static int enter_stages(struct contest *c) {
     struct ot_shard stages = c->request->shard;
     double margin = stages.world ? OT_PLANNER_RESOLUTION : OT_PLANNER_MARGIN;
     stages.mode = OT_SHARD_STAGES;
-    int rc = enter(c, stages, limit_of(c, margin), INFINITY);
+    int rc = enter(c, stages, limit_of(c, margin), limit_of(c, -TOLD));
     if (rc < 0)
         snprintf(c->choice->no_stages, sizeof c->choice->no_stages, "%s",
                  rc == -OT_E_BUDGET ? "they need more memory" : ot_error_text());

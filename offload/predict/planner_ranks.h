@@ -26,7 +26,8 @@ struct ot_shard_open {
 };
 /* What the choice was among. */
 struct ot_shard_choice {
-    /* By mode: of its best plan; 0: the mode was not tried, has no plan, or was given up as slower. */
+    /* By mode: of its best plan; 0: the mode was not tried, has no plan, or was given up as slower, stages as
+     * slower by a quarter. */
     double step_seconds[OT_SHARD_STAGES + 1];
     char no_stages[256]; /* why there is no plan with stages; "": there is one, or they were not tried */
 };

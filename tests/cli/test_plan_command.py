@@ -461,7 +461,7 @@ class Plan(plan_test.PlanTest):
         text, answer = self.plan(*base, "auto")
         times = answer["plan"]["shard_step_seconds"]
         self.assertEqual((answer["plan"]["shard"], times["stages"]), ("stages", answer["prediction"]["step_seconds"]))
-        self.assertEqual(sorted(times), ["full", "none", "stages", "state"])
+        self.assertLessEqual({"full", "stages"}, set(times))
         second = min(set(times) - {"stages"}, key=times.get)
         self.assertRegex(text, rf"chosen by time: {second} would take [\d.]+ s a step\n")
         self.assertLess(answer["prediction"]["slow_step_seconds"], 1.5 * answer["prediction"]["step_seconds"])
