@@ -227,9 +227,11 @@ static int search(struct ot_search *s, const struct ot_plan_request *start, doub
     allow(s, CLIMB_EFFORT);
     if (start)
         OT_TRY(try_start(s, start));
-    if (ot_planner_may_gain(s))
+    if (ot_planner_may_gain(s)) {
         OT_TRY(climb(s, limit));
-    else
+        allow(s, LATE_EFFORT);
+    }
+    if (!ot_planner_may_gain(s))
         OT_TRY(ot_planner_keep_all(s));
     OT_TRY(climb_micro(s));
     if (s->out->prediction.step_seconds * (1 - OT_PLANNER_NEAR) >= limit)

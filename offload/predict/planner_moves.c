@@ -60,6 +60,33 @@ bool ot_planner_may_split(const struct ot_search *s) {
            fractions[OT_TILE_GPU] + fractions[OT_TILE_STREAM] + fractions[OT_TILE_CPU] == 0;
 }
 
+/* Where the weights have one home, the most state that the device has room for beside them leaves the least
+ * to the host, and so to nvme. That share may lie between the steps of the descent. */
+static int fill_device(struct ot_search *s) {
+    const struct ot_plan *plan = &s->out->plan;
+    struct ot_plan_request request = s->out->forced;
+    double low, high = 1, stream;
+    for (int i = 1; i < plan->n_slabs; i++)
+        if (plan->slabs[i].weights != plan->slabs[0].weights)
+            return 0;
+    if (s->given->state != OT_HOME_AUTO || ot_ledger_total(&plan->ledger, OT_TIER_NVME) == 0)
+        return 0;
+    request.weights = plan->slabs[0].weights;
+    ot_planner_get_fractions(s, &low, &stream);
+    while (high - low > FINEST_SHARE) {
+        struct ot_plan made;
+        double middle = (low + high) / 2;
+        ot_planner_set_fractions(s, middle, stream, &request);
+        s->effort -= MAKING_TASKS * plan->n_slabs;
+        bool fits = ot_plan_make(&request, &made) >= 0;
+        if (fits)
+            ot_plan_free(&made);
+        *(fits ? &low : &high) = middle;
+    }
+    ot_planner_set_fractions(s, low, stream, &request);
+    return ot_planner_try(s, &request, 0);
+}
+
 /* Chooses the engines that update the tiles. Two numbers describe the choice: the device's share of all
  * tiles, and the stream's share of the rest. Starts from the best of some fractions that are often good and
  * descends in this plane, with steps that halve. The first direction changes both numbers, since less state
@@ -68,13 +95,12 @@ bool ot_planner_may_split(const struct ot_search *s) {
 static int move_fractions(struct ot_search *s) {
     static const struct { int gpu, stream; } ways[] = {{-1, 1}, {0, 1}, {0, -1}, {-1, 0}, {1, 0}, {1, -1}};
     double gpu, stream, balance = ot_planner_balance(s);
-    int taken = 0;
+    int taken = 0, rc;
     if (!ot_planner_may_split(s))
         return 0;
     ot_planner_get_fractions(s, &gpu, &stream);
     const double starts[][2] = {{gpu, balance}, {gpu / 2, balance}, {0, balance}, {0, 0}, {gpu, 1}};
     for (int i = 0; i < 5; i++) {
-        int rc;
         OT_TRY(rc = try_fractions(s, starts[i][0], starts[i][1]));
         taken += rc;
     }
@@ -87,7 +113,8 @@ static int move_fractions(struct ot_search *s) {
         step = better ? step : step / 2;
         taken += better;
     }
-    return taken;
+    OT_TRY(rc = fill_device(s));
+    return taken + rc;
 }
 
 /* Updates ahead of the decision. They give the pool more time, so it may then take tiles of the stream
@@ -244,10 +271,10 @@ static int move_parts(struct ot_search *s) {
 static int move_home(struct ot_search *s, size_t field) {
     enum ot_home given = *(const enum ot_home *)((const char *)s->given + field);
     int tiers = s->given->budget_bytes[OT_TIER_NVME] > 0 ? OT_TIER_COUNT : OT_TIER_NVME, taken = 0;
-    for (int tier = 0; tier < tiers && given == OT_HOME_AUTO; tier++) {
+    for (int home = OT_HOME_AUTO; home < tiers && given == OT_HOME_AUTO; home++) {
         struct ot_plan_request request = s->out->forced;
         int rc;
-        *(enum ot_home *)((char *)&request + field) = (enum ot_home)tier;
+        *(enum ot_home *)((char *)&request + field) = (enum ot_home)home;
         OT_TRY(rc = ot_planner_try(s, &request, 0));
         taken += rc;
     }
@@ -332,11 +359,13 @@ int ot_planner_keep_all(struct ot_search *s) {
     int taken = 0;
     if (repeated <= NEGLIGIBLE * best->prediction.step_seconds || s->given->keep != OT_KEEP_CHOSEN)
         return 0;
-    for (int first = 0; first < 2; first++) {
+    for (int way = 0; way < 3; way++) {
         struct ot_plan_request request = best->forced;
         int rc;
         request.kept_level = OT_KEEP_ALL;
-        request.kept_on = first;
+        request.kept_on = way == 1;
+        if (way == 2 && s->given->slots == 0)
+            request.slots = OT_PLAN_MAX_SLOTS; /* what leaves the device needs time to return */
         OT_TRY(rc = ot_planner_try(s, &request, 0));
         taken += rc;
     }

@@ -36,7 +36,9 @@ static const double GPU_SHARE_STEP = 0.25;
 /* A start that is slower than the best by no more than this share may still lead to the best plan. */
 #define OT_PLANNER_NEAR 0.15
 
-/* planner_moves.c. A smaller share of the step's time is not worth a try: predictions are not more exact. */
+/* planner_moves.c. A smaller share of the tiles is no step of the search. */
+static const double FINEST_SHARE = 1.0 / 256;
+/* A smaller share of the step's time is not worth a try: predictions are not more exact. */
 static const double NEGLIGIBLE = 0.001;
 /* The smallest tile that is still worth a task. More tiles than ot_plan_make would make take too long to
  * order. */

@@ -1,5 +1,4 @@
-/* The parts of the planner's search, each by itself: the effort of a plan, which plans
- * are the same, the limits of a try, the starts, and each move. test_planner.c tests whole searches. */
+/* The parts of the planner's search, each by itself. test_planner.c tests whole searches. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -462,18 +461,19 @@ static void each_move_mends_its_own_choice(void **state) {
 
 /* ---- whole searches ---- */
 
-/* A machine and a step, by the bits of `which`: 16 or 4 sequences, a fast or a slow device, a slow or a fast
- * link, more or less memory on the device, a large host or a small one with a disk, clipping. */
+/* A machine and a step, by the bits of `which`: rates of the device and of the link, device memory, a large
+ * host or a small one with a disk, sequences, clipping, small tiles with a little more memory. */
 static void open_mix(struct case_of_search *c, int which) {
     open_case_of(c, which & 1 ? 4e12 : 5e13);
     struct ot_rates *r = &c->costs.rates;
     if (which & 2)
         r->h2d_bytes *= 4, r->d2h_bytes *= 4, r->both_bytes *= 4;
-    c->given.budget_bytes[OT_TIER_GPU] = (size_t)(which & 4 ? 120 : 220) * MIB;
-    c->given.budget_bytes[OT_TIER_HOST] = (size_t)(which & 8 ? 70 : 400) * MIB;
+    c->given.budget_bytes[OT_TIER_GPU] = (size_t)((which & 4 ? 120 : 220) + (which & 64 ? 40 : 0)) * MIB;
+    c->given.budget_bytes[OT_TIER_HOST] = (size_t)((which & 8 ? 70 : 400) + (which & 64 ? 16 : 0)) * MIB;
     c->given.budget_bytes[OT_TIER_NVME] = which & 8 ? 4 * GIB : 0;
     c->given.step_sequences = which & 16 ? 4 : 16;
     c->given.clip = !(which & 32);
+    c->given.tile_params = which & 64 ? 1 << 16 : 0;
 }
 
 /* The step times that the search reached on 2026-11-27. A better search may lower them, and no change of its
@@ -486,7 +486,7 @@ static void no_search_is_worse_than_before(void **state) {
     } reached[] = {{1, 0.208497},    {2, 0.0240143},   {7, 0.207335},    {16, 0.0088505}, {18, 0.00851968},
                    {19, 0.0536014},  {21, 0.0640841},  {26, 0.00885022}, {37, 0.250423},  {39, 0.200353},
                    {48, 0.00664767}, {50, 0.00716773}, {51, 0.053637},   {53, 0.0631716}, {55, 0.0505567},
-                   {57, 0.0634444},  {59, 0.0635672}};
+                   {57, 0.0634444},  {59, 0.0635672},  {76, 0.11314}};
     for (size_t i = 0; i < sizeof reached / sizeof *reached; i++) {
         struct case_of_search c;
         open_mix(&c, reached[i].mix);
@@ -561,7 +561,7 @@ static void what_ifs_are_searches_of_their_own(void **state) {
         double memory; /* times the usual rate of the host's memory */
         enum ot_home state;
         unsigned checked, gains;
-    } cases[] = {{4, OT_HOME_AUTO, 0x7f, 0x49},  /* device memory, the link, tokens */
+    } cases[] = {{4, OT_HOME_AUTO, 0x7f, 0x69},  /* device memory, the link, host memory, tokens */
                  {1, OT_HOME_AUTO, 0x20, 0x61},  /* device memory, the rate of host memory, tokens */
                  {1, OT_HOME_NVME, 0x10, 0x78}}; /* the link, the disks, host memory, tokens */
     for (int i = 0; i < 3; i++) {
