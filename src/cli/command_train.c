@@ -33,8 +33,6 @@
 #include "src/train/saver.h"
 #include "src/train/train_loop.h"
 
-enum { SAMPLE_NEW_TOKENS = 96 };
-
 struct train {
     struct ot_settings settings;
     struct ot_world *world; /* NULL: one rank */
@@ -83,7 +81,7 @@ static int64_t sample_tokens(const struct train *t) {
     if (t->sample_row < 0)
         return 0;
     struct ot_row row = ot_dataset_row(t->rows.eval_set, t->sample_row);
-    int64_t tokens = ot_row_prompt_tokens(&row) + SAMPLE_NEW_TOKENS;
+    int64_t tokens = ot_row_prompt_tokens(&row) + OT_SAMPLE_TOKENS;
     tokens = ot_min(tokens, t->rows.seq_len);
     return tokens + ot_dataset_has_pairs(t->rows.eval_set); /* the start token */
 }
@@ -209,13 +207,19 @@ static int try_trace(const struct ot_options *options) {
 
 static int predict_times(struct train *t) {
     const struct ot_session *s = &t->session;
-    struct ot_run_work work = {.first = t->resume.record ? t->resume.record->progress.step : 0,
+    struct ot_run_work work = {.options = s->options,
+                               .shape = &t->shape,
+                               .first = t->resume.record ? t->resume.record->progress.step : 0,
                                .result_bytes = t->report.save_bytes,
-                               .sample_tokens = t->sample_row >= 0 ? SAMPLE_NEW_TOKENS : 0};
+                               .eval_sequences = t->rows.eval ? ot_packing_sequences(t->rows.eval) : 0,
+                               .sample_tokens = t->sample_row >= 0 ? OT_SAMPLE_TOKENS : 0};
     int64_t referred;
+    if (s->options->no_forecast)
+        return 0;
     if (!s->options->no_save)
         ot_saver_bytes(s, &work.checkpoint_bytes, &referred);
-    return ot_run_times_predict(s, &t->rows, &t->shape, &work, &t->times);
+    return ot_run_times_predict(&work, ot_model_chain(s->model.built), &s->plan.chosen,
+                                &s->plan.forecast.costs, s->plan.prediction.step_seconds, &t->times);
 }
 
 /* May take seconds, so call it after all other checks. */
@@ -256,7 +260,7 @@ static int show_sample(struct train *t, int64_t step) {
         prompt[i] = ot_token_id(row.tokens[i]);
     struct ot_generation generation = {.prompt = prompt,
                                        .n_prompt = n,
-                                       .max_new = SAMPLE_NEW_TOKENS,
+                                       .max_new = OT_SAMPLE_TOKENS,
                                        .top_p = 1,
                                        .stopped = s->ranks.comm ? NULL : ot_stop_requested};
     if (generation.max_new > t->rows.seq_len - n)

@@ -52,7 +52,8 @@ static const struct rule dependent[] = {
     {OT_FOR_PLAN, "nic", "nodes"},
     {OT_FOR_PLAN, "pcie ram", "gpu"},
     {OT_FOR_PLAN,
-     "tokenizer template prompt-format columns pack train-on-prompt no-eos skip-bad eval-fraction seed",
+     "tokenizer template prompt-format columns pack train-on-prompt no-eos skip-bad eval-fraction eval-every "
+     "seed",
      "data"},
     {OT_FOR_PLAN, "nvme-read nvme-write", "nvme"},
     {OT_FOR_EXPORT, "modelfile", "gguf"},
@@ -357,6 +358,8 @@ static int check_plan(const struct ot_options *o) {
         return ot_fail(
             OT_E_USAGE,
             "--epochs has no effect without --data, --tokens or --rows, which give the length of an epoch");
+    if (ot_options_given(o, "eval-every") && o->eval_fraction == 0)
+        return ot_fail(OT_E_USAGE, "--eval-every has no effect with --eval-fraction 0");
     if (o->within > 0 && !o->steps && !o->tokens && !o->rows && !o->data)
         return ot_fail(OT_E_USAGE,
                        "--within needs the length of the run: --steps, or --tokens, --rows or --data");

@@ -231,7 +231,7 @@ static const struct ot_option table[] = {
      .max = K * K * K * K, .fallback = "64K,1M,16M", .elsewhere = "size bytes"},
 
     /* ---- checkpoints, resuming, and limits that end a run that goes wrong ---- */
-    {"save-every", OT_OPTION_EVERY, OT_SECTION_SAFETY, FIELD(save_every), TRAIN,
+    {"save-every", OT_OPTION_EVERY, OT_SECTION_SAFETY, FIELD(save_every), TRAIN | PLAN,
      .argument = "STEPS|TIME|epoch|never", .choices = "epoch|never", .min = 1, .max = MANY, .fallback = "30m",
      .on_resume = OT_RESUME_FREE,
      .elsewhere = "save-steps save-interval save-strategy checkpoint-every checkpoint-interval"},
@@ -319,7 +319,7 @@ static const struct ot_option table[] = {
      .elsewhere = "no-special-tokens skip-special-tokens no-bos"},
 
     /* ---- evaluation and reports ---- */
-    {"eval-every", OT_OPTION_EVERY, OT_SECTION_REPORT, FIELD(eval_every), TRAIN,
+    {"eval-every", OT_OPTION_EVERY, OT_SECTION_REPORT, FIELD(eval_every), TRAIN | PLAN,
      .argument = "STEPS|TIME|epoch", .choices = "epoch", .min = 1, .max = MANY, .chosen = "epoch",
      .on_resume = OT_RESUME_FREE, .elsewhere = "eval-steps"},
     {"eval-metric", OT_OPTION_CHOICE, OT_SECTION_REPORT, FIELD(eval_metric), TRAIN,

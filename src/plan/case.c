@@ -7,6 +7,7 @@
 #include "offload/plan/stages.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"
+#include "src/checkpoint/writer.h"
 #include "src/files/model_dir.h"
 #include "src/options/options.h"
 #include "src/plan/machines.h"
@@ -25,6 +26,7 @@
 
 struct ot_plan_rows {
     int64_t rows, sequences, tokens; /* in an epoch of training, without held-out rows */
+    int64_t eval_sequences;
 };
 
 /* Bytes a token, of vocabularies up to most_tokens. English questions, and SQL with its tables: Llama 2
@@ -56,8 +58,9 @@ static int count(struct ot_options *as_run, int64_t seq_len, struct ot_plan_rows
     OT_TRY_GOTO(ot_session_open_files(&settings, OT_BF16, &session), rc, out);
     OT_TRY_GOTO(ot_chat_choice_open(&session), rc, out);
     OT_TRY_GOTO(ot_rows_open(&session, seq_len, &rows), rc, out);
-    *out = (struct ot_plan_rows){ot_packing_rows(rows.train), ot_packing_sequences(rows.train),
-                                 ot_packing_tokens(rows.train)};
+    *out =
+        (struct ot_plan_rows){ot_packing_rows(rows.train), ot_packing_sequences(rows.train),
+                              ot_packing_tokens(rows.train), rows.eval ? ot_packing_sequences(rows.eval) : 0};
 out:
     ot_rows_close(&rows);
     ot_session_close(&session);
@@ -152,6 +155,7 @@ static int count_sequences(struct ot_plan_case *c) {
     c->rows = rows.rows;
     c->sequences = rows.sequences;
     c->row_tokens = rows.tokens;
+    c->eval_sequences = rows.eval_sequences;
     return 0;
 }
 
@@ -335,6 +339,27 @@ static int choose_step(struct ot_plan_case *c) {
     return 0;
 }
 
+/* Predicts the times besides steps as a run does. */
+static int predict_times(struct ot_plan_case *c) {
+    const struct ot_chain *chain = c->request.chain;
+    struct ot_run_shape shape = {.seq_len = c->seq_len,
+                                 .sequences = c->sequences,
+                                 .steps_per_epoch =
+                                     (c->sequences + c->step_sequences - 1) / c->step_sequences,
+                                 .lr.steps = c->steps};
+    struct ot_run_work work = {.options = c->options,
+                               .shape = &shape,
+                               .checkpoint_bytes = ot_checkpoint_state_bytes(chain),
+                               .eval_sequences = c->eval_sequences,
+                               .sample_tokens = c->eval_sequences > 0 ? OT_SAMPLE_TOKENS : 0};
+    for (int i = 0; i < chain->n_slabs; i++)
+        if (!c->options->lora || !chain->slabs[i].frozen)
+            work.result_bytes += chain->slabs[i].n_params * (int64_t)ot_dtype_bytes(chain->dtype);
+    return c->steps ? ot_run_times_predict(&work, chain, &c->chosen.plan, &c->costs,
+                                           c->chosen.prediction.step_seconds, &c->times)
+                    : 0;
+}
+
 int ot_plan_case_predict(struct ot_plan_case *c) {
     struct ot_plan_request *rq = &c->request;
     if (ot_step_is_open(c->options))
@@ -347,6 +372,7 @@ int ot_plan_case_predict(struct ot_plan_case *c) {
     settled.shard = c->chosen.plan.shard;
     settled.weights = settled.shard.one_copy ? OT_HOME_HOST : rq->weights;
     OT_TRY(find_range(c));
+    OT_TRY(predict_times(c));
     return c->options->explain ? ot_planner_explain(&settled, &c->costs, &c->chosen, &c->explanation) : 0;
 }
 
@@ -364,7 +390,7 @@ struct ot_plan_answer ot_plan_case_answer(const struct ot_plan_case *c) {
     a.fast_rate = tokens / c->fast_seconds;
     a.mfu = a.peak > 0 ? a.model_flops / p->step_seconds / a.peak : 0;
     a.run_tokens = (double)c->steps * tokens;
-    a.run_seconds = (double)c->steps * p->step_seconds;
+    a.run_seconds = (double)c->steps * p->step_seconds + ot_run_times_sum(&c->times);
     a.run_price = a.run_seconds / 3600 * c->price;
     a.million_price = 1e6 / a.tokens_per_second / 3600 * c->price;
     int local_ranks = a.ranks > 1 ? c->machine.described.local_ranks : 1;

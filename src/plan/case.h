@@ -24,6 +24,7 @@ struct ot_plan_case {
     int64_t seq_len, step_sequences;
     int64_t sequences;        /* of an epoch; 0: no option tells */
     int64_t steps;            /* of the run; 0: no option gives its length */
+    int64_t eval_sequences;   /* of an evaluation; 0: --data does not tell */
     bool has_tokenizer;       /* the model's own is on this machine */
     double price;             /* of the machine an hour; 0: unknown */
     bool is_price_missing;    /* --price/h names machines, and not this one */
@@ -36,6 +37,7 @@ struct ot_plan_case {
     int tried;                    /* plans, of all steps */
     struct ot_planner_result chosen;
     struct ot_shard_choice shards;     /* of several ranks: what the choice was among */
+    struct ot_run_times times;         /* of the run's work besides steps */
     struct ot_explanation explanation; /* with --explain */
     double slow_seconds, fast_seconds; /* time of a step; on a measured machine both are the prediction's */
 };
@@ -59,8 +61,8 @@ struct ot_plan_answer {
     int ranks;
     double tokens_per_second, slow_rate, fast_rate; /* of all ranks */
     double model_flops, mfu, peak; /* of all ranks; peak: FLOP/s; 0: unknown, and mfu is 0 too */
-    double run_seconds, run_tokens, run_price, million_price;
-    double written, read; /* bytes of a host's nvme for each step */
+    double run_seconds, run_tokens, run_price, million_price; /* run_seconds: with evaluations and saving */
+    double written, read;                                     /* bytes of a host's nvme for each step */
     double link;    /* several ranks: bytes that cross the link of a GPU in a step, in both directions */
     double network; /* bytes that a host receives from the others for each step */
 };

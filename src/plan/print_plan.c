@@ -336,6 +336,7 @@ static void print_nvme(const struct ot_plan_case *c, const struct ot_plan_answer
 static void print_run(const struct ot_plan_case *c, FILE *out) {
     struct ot_plan_answer a = ot_plan_case_answer(c);
     char steps[OT_TEXT_BYTES], tokens[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rows[OT_TEXT_BYTES];
+    char others[OT_FORECAST_LINE_BYTES];
     double price = c->price;
     const char *about = c->machine.card ? "about " : "";
     ot_text_duration(a.run_seconds, time);
@@ -351,8 +352,9 @@ static void print_run(const struct ot_plan_case *c, FILE *out) {
                 "--tokenizer FILE counts them.\n",
                 c->bytes_per_token);
     if (c->steps)
-        fprintf(out, "run     %s step%s · %s tokens · %s%s\n", ot_text_count(c->steps, steps),
-                ot_plural(c->steps), ot_text_short(a.run_tokens, tokens), about, time);
+        fprintf(out, "run     %s step%s · %s tokens · %s%s%s\n", ot_text_count(c->steps, steps),
+                ot_plural(c->steps), ot_text_short(a.run_tokens, tokens), about, time,
+                ot_report_others(&c->times, a.run_seconds, ", with ", others));
     if (price > 0 && c->steps)
         fprintf(out, "price   %s%.*f for the run at %g an hour · %.4g a million tokens\n", about,
                 c->machine.card && a.run_price >= 10 ? 0 : 2, a.run_price, price, a.million_price);

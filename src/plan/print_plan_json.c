@@ -141,6 +141,7 @@ static void put_time(const struct ot_plan_case *c, struct ot_json_writer *w) {
         ot_json_put_int(w, "steps", c->steps);
         ot_json_put_real(w, "tokens", a.run_tokens);
         ot_json_put_real(w, "seconds", a.run_seconds);
+        ot_report_put_times(p, 0, c->steps, &c->times, w);
         if (c->rows)
             ot_json_put_int(w, "rows", c->rows);
         if (c->rows)

@@ -12,34 +12,39 @@ static double tokens_per_second(const struct ot_prediction *p) {
 /* A smaller share of the whole time is not printed. */
 static const double LEAST_SHARE = 0.01;
 
-static int put_part(char *line, size_t bytes, bool first, const char *what, double seconds) {
-    char time[OT_TEXT_BYTES];
-    return snprintf(line, bytes, "%s%s %s", first ? ": " : ", ", what, ot_text_duration(seconds, time));
+const char *ot_report_others(const struct ot_run_times *t, double all, const char *before,
+                             char line[OT_FORECAST_LINE_BYTES]) {
+    const double evals = (double)t->counts.evals * t->eval;
+    char count[OT_TEXT_BYTES], what[2 * OT_TEXT_BYTES];
+    snprintf(what, sizeof what, "%s evaluation%s of", ot_text_count(t->counts.evals, count),
+             ot_plural(t->counts.evals));
+    const struct {
+        const char *what;
+        double all, shown;
+    } parts[] = {{what, evals, t->eval},
+                 {"sample", t->sample, t->sample},
+                 {"saving", (double)t->counts.saves * t->save + t->result,
+                  (double)t->counts.saves * t->save + t->result}};
+    int n = 0;
+    line[0] = 0;
+    for (int i = 0; i < 3; i++) {
+        char time[OT_TEXT_BYTES];
+        if (parts[i].all > LEAST_SHARE * all)
+            n += snprintf(line + n, OT_FORECAST_LINE_BYTES - (size_t)n, "%s%s %s", n ? ", " : before,
+                          parts[i].what, ot_text_duration(parts[i].shown, time));
+    }
+    return line;
 }
 
 /* " · in all 6m10s, 11,710 tok/s: 3 evaluations of 12s, sample 2.0s, saving 4.0s" */
 static void put_whole(const struct ot_prediction *p, int64_t steps, const struct ot_run_times *t, char *line,
                       size_t bytes) {
     double others = ot_run_times_sum(t), all = p->step_seconds * (double)steps + others;
-    double evals = (double)t->counts.evals * t->eval, saves = (double)t->counts.saves * t->save + t->result;
-    char time[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], count[OT_TEXT_BYTES], what[2 * OT_TEXT_BYTES];
-    if (!(others > LEAST_SHARE * all))
-        return;
-    int n = snprintf(line, bytes, " · in all %s, %s tok/s", ot_text_duration(all, time),
-                     ot_text_count((int64_t)(p->tokens * (double)steps / all), rate));
-    bool first = true;
-    snprintf(what, sizeof what, "%s evaluation%s of", ot_text_count(t->counts.evals, count),
-             ot_plural(t->counts.evals));
-    if (evals > LEAST_SHARE * all) {
-        n += put_part(line + n, bytes - (size_t)n, first, what, t->eval);
-        first = false;
-    }
-    if (t->sample > LEAST_SHARE * all) {
-        n += put_part(line + n, bytes - (size_t)n, first, "sample", t->sample);
-        first = false;
-    }
-    if (saves > LEAST_SHARE * all)
-        put_part(line + n, bytes - (size_t)n, first, "saving", saves);
+    char time[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], parts[OT_FORECAST_LINE_BYTES];
+    if (others > LEAST_SHARE * all)
+        snprintf(line, bytes, " · in all %s, %s tok/s%s", ot_text_duration(all, time),
+                 ot_text_count((int64_t)(p->tokens * (double)steps / all), rate),
+                 ot_report_others(t, all, ": ", parts));
 }
 
 const char *ot_report_prediction(const struct ot_prediction *p, int64_t done, int64_t steps,

@@ -17,6 +17,11 @@ enum { OT_FORECAST_LINE_BYTES = 320 };
 const char *ot_report_prediction(const struct ot_prediction *prediction, int64_t done, int64_t steps,
                                  const struct ot_run_times *times, char line[OT_FORECAST_LINE_BYTES]);
 
+/* "3 evaluations of 12s, sample 2.0s, saving 4.0s", after the text `before`; those of a hundredth of `all` at
+ * least. Empty if there is none. */
+const char *ot_report_others(const struct ot_run_times *times, double all, const char *before,
+                             char line[OT_FORECAST_LINE_BYTES]);
+
 /* "4.10 s a step, not 3.20 s: predicted again from steps 3 and 4 (compute takes 1.6x, nvme_read 1.2x of the
  * predicted time)". Names the lanes that change the step. Returns false, with an empty line, if the second
  * prediction is within OT_FORECAST_TOLD of the first. */

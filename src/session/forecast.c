@@ -155,31 +155,29 @@ int ot_forecast_make(struct ot_session *s, struct ot_plan_request *request,
 
 /* In training the last block does nothing forward; an evaluation runs it. It takes a third of the time of
  * forward and backward together. */
-static double last_block_forward(const struct ot_session *s) {
-    const struct ot_costs *costs = &s->plan.forecast.costs;
-    return ot_line_at(costs->blocks[costs->n_blocks - 1].backward, s->plan.chosen.micro_tokens) / 3;
+static double last_block_forward(const struct ot_costs *costs, int64_t tokens) {
+    return ot_line_at(costs->blocks[costs->n_blocks - 1].backward, tokens) / 3;
 }
 
-int ot_forecast_passes(const struct ot_session *s, double *micro_batch, double *token) {
-    const struct ot_chain *chain = ot_model_chain(s->model.built);
-    const struct ot_costs *costs = &s->plan.forecast.costs;
+int ot_forecast_passes(const struct ot_chain *chain, const struct ot_plan *plan, const struct ot_costs *costs,
+                       double *micro_batch, double *token) {
     double busy[OT_LANE_COUNT] = {0}, read_weights = 0;
     struct ot_layout layout = {0};
     struct ot_schedule schedule = {0};
     int rc;
     *micro_batch = *token = 0;
-    OT_TRY_GOTO(ot_layout_make(chain, &s->plan.chosen, &layout), rc, out);
-    OT_TRY_GOTO(ot_schedule_make_forward(chain, &s->plan.chosen, &layout, OT_PASS_EVAL, &schedule), rc, out);
+    OT_TRY_GOTO(ot_layout_make(chain, plan, &layout), rc, out);
+    OT_TRY_GOTO(ot_schedule_make_forward(chain, plan, &layout, OT_PASS_EVAL, &schedule), rc, out);
     for (int i = 0; i < schedule.n_tasks; i++) {
         const struct ot_task *task = &schedule.tasks[i];
-        struct ot_task_cost cost = ot_costs_of_task(costs, chain, &s->plan.chosen, &layout, task);
+        struct ot_task_cost cost = ot_costs_of_task(costs, chain, plan, &layout, task);
         busy[task->lane] += task->kind == OT_TASK_FORWARD ? 0 : cost.seconds;
         *micro_batch += task->kind == OT_TASK_FORWARD ? cost.seconds : 0;
     }
     for (int i = 0; i < chain->n_slabs; i++)
         read_weights += (double)chain->slabs[i].n_params * (double)ot_dtype_bytes(chain->dtype);
     *token = read_weights / costs->rates.device_bytes + busy[OT_LANE_COMPUTE];
-    *micro_batch += last_block_forward(s) + busy[OT_LANE_COMPUTE];
+    *micro_batch += last_block_forward(costs, plan->micro_tokens) + busy[OT_LANE_COMPUTE];
     for (int l = 0; l < OT_LANE_COUNT; l++) {
         *micro_batch = fmax(*micro_batch, busy[l]);
         *token = fmax(*token, busy[l]);

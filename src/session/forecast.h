@@ -38,9 +38,10 @@ int ot_forecast_predict(struct ot_session *session, struct ot_plan_request *requ
  * session->plan.prediction. Errors: OT_E_BUDGET, OT_E_DEVICE, OT_E_IO. */
 int ot_forecast_make(struct ot_session *session, struct ot_plan_request *request,
                      const struct ot_forecast_rows *rows);
-/* After that: the seconds of a forward pass over a micro-batch, as an evaluation makes it, and of the pass
- * for one token of an answer. Lanes count as overlapping fully. Errors: OT_E_BUDGET, OT_E_USAGE. */
-int ot_forecast_passes(const struct ot_session *session, double *micro_batch, double *token);
+/* The seconds of a forward pass over a micro-batch, as an evaluation makes it, and of the pass for one token
+ * of an answer. Lanes count as overlapping fully. Errors: OT_E_BUDGET, OT_E_USAGE. */
+int ot_forecast_passes(const struct ot_chain *chain, const struct ot_plan *plan, const struct ot_costs *costs,
+                       double *micro_batch, double *token);
 void ot_forecast_free(struct ot_forecast *forecast);
 
 /* ---- the second forecast ---- */

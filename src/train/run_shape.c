@@ -154,21 +154,18 @@ static double wait_for_save(const struct ot_run_calendar *c, double writing, dou
     return writing > between ? writing - between : 0;
 }
 
-int ot_run_times_predict(const struct ot_session *s, const struct ot_rows *rows,
-                         const struct ot_run_shape *shape, const struct ot_run_work *work,
+int ot_run_times_predict(const struct ot_run_work *work, const struct ot_chain *chain,
+                         const struct ot_plan *plan, const struct ot_costs *costs, double step_seconds,
                          struct ot_run_times *out) {
-    const struct ot_run_calendar calendar = {s->options, shape, rows->eval != NULL,
+    const struct ot_run_calendar calendar = {work->options, work->shape, work->eval_sequences > 0,
                                              work->checkpoint_bytes > 0};
-    double step = s->plan.prediction.step_seconds, pass, token;
+    double pass, token;
     *out = (struct ot_run_times){0};
-    if (s->options->no_forecast)
-        return 0;
-    OT_TRY(ot_forecast_passes(s, &pass, &token));
-    int64_t at_once = s->plan.chosen.micro_tokens / shape->seq_len * ot_shard_ranks(&s->ranks.shard);
-    int64_t sequences = rows->eval ? ot_packing_sequences(rows->eval) : 0;
-    out->counts = ot_calendar_count(&calendar, work->first, step);
-    out->eval = (double)((sequences + at_once - 1) / at_once) * pass;
-    out->save = wait_for_save(&calendar, (double)work->checkpoint_bytes / OUT_BYTES, step);
+    OT_TRY(ot_forecast_passes(chain, plan, costs, &pass, &token));
+    int64_t at_once = plan->micro_tokens / work->shape->seq_len * ot_shard_ranks(&plan->shard);
+    out->counts = ot_calendar_count(&calendar, work->first, step_seconds);
+    out->eval = (double)((work->eval_sequences + at_once - 1) / at_once) * pass;
+    out->save = wait_for_save(&calendar, (double)work->checkpoint_bytes / OUT_BYTES, step_seconds);
     out->sample = work->sample_tokens > 0 ? pass + (double)work->sample_tokens * token : 0;
     out->result = (double)work->result_bytes / OUT_BYTES;
     return 0;

@@ -81,13 +81,17 @@ struct ot_run_times { /* seconds: eval, save: of each */
     struct ot_run_counts counts;
     double eval, save, sample, result;
 };
-/* result_bytes, checkpoint_bytes: that the run writes; 0: nothing. sample_tokens: generated at the end.
- * first: as above. Without a forecast all times are 0. Errors: as ot_forecast_passes. */
+/* result_bytes, checkpoint_bytes: that the run writes; 0: nothing. eval_sequences: of an evaluation; 0: there
+ * is none. sample_tokens: generated at the end; OT_SAMPLE_TOKENS of them, if there is a row to answer. first:
+ * as above. Errors: as ot_forecast_passes. */
+enum { OT_SAMPLE_TOKENS = 96 };
 struct ot_run_work {
-    int64_t first, result_bytes, checkpoint_bytes, sample_tokens;
+    const struct ot_options *options;
+    const struct ot_run_shape *shape;
+    int64_t first, result_bytes, checkpoint_bytes, eval_sequences, sample_tokens;
 };
-int ot_run_times_predict(const struct ot_session *session, const struct ot_rows *rows,
-                         const struct ot_run_shape *shape, const struct ot_run_work *work,
+int ot_run_times_predict(const struct ot_run_work *work, const struct ot_chain *chain,
+                         const struct ot_plan *plan, const struct ot_costs *costs, double step_seconds,
                          struct ot_run_times *out);
 /* The sum, without steps. */
 double ot_run_times_sum(const struct ot_run_times *times);

@@ -54,8 +54,9 @@ class Plan(plan_test.PlanTest):
             self.assertIn(f" {three_digits(prediction['tokens_per_s'])} tokens/s (", text)
             self.assertIn(f"MFU {100 * prediction['mfu']:.0f} %", text)
             self.assertAlmostEqual(prediction["tokens_per_s"], 8192 / prediction["step_seconds"], delta=1e-6 * 8192)
-            self.assertAlmostEqual(answer["run"]["seconds"], 100 * prediction["step_seconds"], delta=1e-9)
-            self.assertAlmostEqual(price, 100 * prediction["step_seconds"] / 1800, delta=1e-9)
+            seconds = 100 * prediction["step_seconds"] + answer["run"]["result_seconds"]
+            self.assertAlmostEqual(answer["run"]["seconds"], seconds, delta=1e-6)
+            self.assertAlmostEqual(price, seconds / 1800, delta=1e-9)
             self.assertIn(f"about {price:.2f} for the run at 2 an hour", text)
             self.assertLess(prediction["fast_step_seconds"], prediction["step_seconds"])
             self.assertGreater(prediction["slow_step_seconds"], prediction["step_seconds"])
@@ -561,6 +562,7 @@ class Plan(plan_test.PlanTest):
                 (USAGE, "did you mean h100?", ["plan", "--model", "llama-7b", "--gpu", "h200,h1000"]),
                 (USAGE, "contradict", [*base, "--sweep", "tokens-per-step", "--tokens-per-step", "8k"]),
                 (USAGE, "--template has no effect without --data", [*base, "--template", "chatml"]),
+                (USAGE, "--eval-every has no effect without --data", [*base, "--eval-every", "5"]),
                 (USAGE, "must be one of none|tokens-per-step", [*base, "--sweep", "lr"]),
                 (USAGE, "--seq-len 4096 is beyond", [*base, "--seq-len", "4096"]),
                 (USAGE, "less than one sequence", [*base, "--seq-len", "1024", "--tokens-per-step", "512"]),

@@ -34,6 +34,15 @@ class Models(plan_test.PlanTest):
         steps = int(re.search(r"= ([\d,]+) steps", run.out + run.err)[1].replace(",", ""))
         self.assertEqual(planned["steps"], steps)
         self.assertEqual(planned["rows"], 294)  # 2 % are held out for evaluation
+        self.assertEqual((planned["evals"], planned["saves"]), (3, 0))  # before step 1 and after each epoch
+        words += ["--device", "cpu", "--gpu-mem", "64M", "--host-mem", "64M", "--eval-every", "1"]
+        text = self.succeed("plan", *words).out
+        often = self.succeed("plan", *words, "--json").json()
+        run, step = often["run"], often["prediction"]["step_seconds"]
+        self.assertEqual(run["evals"], steps + 1)
+        self.assertGreater(min(run["eval_seconds"], run["sample_seconds"], run["result_seconds"]), 0)
+        self.assertAlmostEqual(run["seconds"], steps * step + run["evals"] * run["eval_seconds"] + run["sample_seconds"] + run["result_seconds"], delta=1e-6)
+        self.assertRegex(text, rf"\nrun     {steps} steps · .*, with {steps + 1} evaluations of \S+")
 
     def test_tokens_are_estimated_without_the_tokenizer(self):
         """By the bytes of the rows: so many a token as tokenizers of this size have. The answer says so."""
