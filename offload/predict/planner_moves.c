@@ -60,31 +60,47 @@ bool ot_planner_may_split(const struct ot_search *s) {
            fractions[OT_TILE_GPU] + fractions[OT_TILE_STREAM] + fractions[OT_TILE_CPU] == 0;
 }
 
-/* Where the weights have one home, the most state that the device has room for beside them leaves the least
- * to the host, and so to nvme. That share may lie between the steps of the descent. */
-static int fill_device(struct ot_search *s) {
-    const struct ot_plan *plan = &s->out->plan;
-    struct ot_plan_request request = s->out->forced;
+/* Finds the most state, from the device's present share on, that fits the device with the request. */
+static void find_most_state(struct ot_search *s, struct ot_plan_request *request) {
     double low, high = 1, stream;
-    for (int i = 1; i < plan->n_slabs; i++)
-        if (plan->slabs[i].weights != plan->slabs[0].weights)
-            return 0;
-    if (s->given->state != OT_HOME_AUTO || ot_ledger_total(&plan->ledger, OT_TIER_NVME) == 0)
-        return 0;
-    request.weights = plan->slabs[0].weights;
     ot_planner_get_fractions(s, &low, &stream);
     while (high - low > FINEST_SHARE) {
         struct ot_plan made;
         double middle = (low + high) / 2;
-        ot_planner_set_fractions(s, middle, stream, &request);
-        s->effort -= MAKING_TASKS * plan->n_slabs;
-        bool fits = ot_plan_make(&request, &made) >= 0;
+        ot_planner_set_fractions(s, middle, stream, request);
+        s->effort -= MAKING_TASKS * s->out->plan.n_slabs;
+        bool fits = ot_plan_make(request, &made) >= 0;
         if (fits)
             ot_plan_free(&made);
         *(fits ? &low : &high) = middle;
     }
-    ot_planner_set_fractions(s, low, stream, &request);
-    return ot_planner_try(s, &request, 0);
+    ot_planner_set_fractions(s, low, stream, request);
+}
+
+/* Where the weights have one home, the most state that the device has room for beside them leaves the least
+ * to the host, and so to nvme. That share may lie between the steps of the descent. Also tries it with the
+ * fewest slots, and with no kept activations on the host, which leave more room for state. */
+static int fill_device(struct ot_search *s) {
+    int taken = 0;
+    for (int few = 0; few < 2; few++) {
+        const struct ot_plan *plan = &s->out->plan;
+        struct ot_plan_request request = s->out->forced;
+        int rc;
+        for (int i = 1; i < plan->n_slabs; i++)
+            if (plan->slabs[i].weights != plan->slabs[0].weights)
+                return taken;
+        if (s->given->state != OT_HOME_AUTO || ot_ledger_total(&plan->ledger, OT_TIER_NVME) == 0)
+            return taken;
+        request.weights = plan->slabs[0].weights;
+        if (few) {
+            request.slots = s->given->slots ? s->given->slots : 1;
+            request.kept_off = s->given->kept_off;
+        }
+        find_most_state(s, &request);
+        OT_TRY(rc = ot_planner_try(s, &request, 0));
+        taken += rc;
+    }
+    return taken;
 }
 
 /* Chooses the engines that update the tiles. Two numbers describe the choice: the device's share of all
