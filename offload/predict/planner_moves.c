@@ -171,8 +171,9 @@ static int move_slots(struct ot_search *s) {
     return taken;
 }
 
-/* Smaller tiles let reads, updates and writes of one slab overlap; larger tiles mean fewer tasks. A tile
- * larger than every slab counts as a tile of the largest slab's size. */
+/* Smaller tiles let reads, updates and writes of one slab overlap; larger tiles mean fewer tasks, and fewer
+ * of those on nvme pass at a time. A tile larger than every slab counts as a tile of the largest slab's size.
+ */
 static int move_tiles(struct ot_search *s) {
     const struct ot_chain *chain = s->given->chain;
     int64_t largest = 0, all = 0, now = s->out->plan.tile_params;
@@ -183,14 +184,18 @@ static int move_tiles(struct ot_search *s) {
         largest = chain->slabs[i].n_params > largest ? chain->slabs[i].n_params : largest;
     }
     now = now < largest ? now : largest;
-    const int64_t values[] = {now / 2, now / 4, 2 * now};
+    const struct { int64_t params; bool few; } values[] = {
+        {now / 2, false}, {now / 4, false}, {2 * now, false}, {2 * now, true}};
     int taken = 0;
-    for (int i = 0; i < 3 && s->given->tile_params == 0; i++) {
+    for (int i = 0; i < 4 && s->given->tile_params == 0; i++) {
         struct ot_plan_request request = s->out->forced;
         int rc;
-        request.tile_params = values[i] / OT_SLAB_ALIGN_PARAMS * OT_SLAB_ALIGN_PARAMS;
+        request.tile_params = values[i].params / OT_SLAB_ALIGN_PARAMS * OT_SLAB_ALIGN_PARAMS;
         if (request.tile_params < LEAST_TILE_PARAMS || all / request.tile_params > OT_PLAN_MAX_TILE_SLOTS)
             continue;
+        if (values[i].few && (s->given->slots > 0 || ot_plan_passing_tiles(&s->out->plan) == 0))
+            continue;
+        request.slots = values[i].few ? 1 : request.slots;
         OT_TRY(rc = ot_planner_try(s, &request, 0));
         taken += rc;
     }
