@@ -237,6 +237,8 @@ static int search(struct ot_search *s, const struct ot_plan_request *start, doub
     if (s->out->prediction.step_seconds * (1 - OT_PLANNER_NEAR) >= limit)
         return 0;
     allow(s, LATE_EFFORT);
+    OT_TRY(ot_planner_fill(s));
+    allow(s, LATE_EFFORT);
     return ot_planner_climb_late(s);
 }
 

@@ -13,9 +13,10 @@
  * each number of rounds and each way to keep activations, and simulates those that may be fast. From the
  * fastest of each way, and from the fastest with a home forced (or two), it changes one field at a time to
  * nearby values, until no change gains anything. Then it changes several fields of the best plan at random.
- * Then it tries other micro-batches, then tile sizes and shadows. As soon as nothing waits and no product is
- * computed again, it only tries to keep all other activations too. The number of tries depends on the tasks
- * of a step and never on time: the same request and the same costs always give the same plan.
+ * Then it tries other micro-batches, then the most state on the device beside a disk, tile sizes and shadows.
+ * As soon as nothing waits and no product is computed again, it only tries to keep all other activations too.
+ * The number of tries depends on the tasks of a step and never on time: the same request and the same costs
+ * always give the same plan.
  *
  * Because the search is local, more memory or a faster machine can lead it to another plan, with a predicted
  * step that is longer: in hunts through small chains by up to 5.5 %. Most of that is OT_PLANNER_MARGIN.

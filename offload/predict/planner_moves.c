@@ -60,49 +60,6 @@ bool ot_planner_may_split(const struct ot_search *s) {
            fractions[OT_TILE_GPU] + fractions[OT_TILE_STREAM] + fractions[OT_TILE_CPU] == 0;
 }
 
-/* Finds the most state, from the device's present share on, that fits the device with the request. */
-static void find_most_state(struct ot_search *s, struct ot_plan_request *request) {
-    double low, high = 1, stream;
-    ot_planner_get_fractions(s, &low, &stream);
-    while (high - low > FINEST_SHARE) {
-        struct ot_plan made;
-        double middle = (low + high) / 2;
-        ot_planner_set_fractions(s, middle, stream, request);
-        s->effort -= MAKING_TASKS * s->out->plan.n_slabs;
-        bool fits = ot_plan_make(request, &made) >= 0;
-        if (fits)
-            ot_plan_free(&made);
-        *(fits ? &low : &high) = middle;
-    }
-    ot_planner_set_fractions(s, low, stream, request);
-}
-
-/* Where the weights have one home, the most state that the device has room for beside them leaves the least
- * to the host, and so to nvme. That share may lie between the steps of the descent. Also tries it with the
- * fewest slots, and with no kept activations on the host, which leave more room for state. */
-static int fill_device(struct ot_search *s) {
-    int taken = 0;
-    for (int few = 0; few < 2; few++) {
-        const struct ot_plan *plan = &s->out->plan;
-        struct ot_plan_request request = s->out->forced;
-        int rc;
-        for (int i = 1; i < plan->n_slabs; i++)
-            if (plan->slabs[i].weights != plan->slabs[0].weights)
-                return taken;
-        if (s->given->state != OT_HOME_AUTO || ot_ledger_total(&plan->ledger, OT_TIER_NVME) == 0)
-            return taken;
-        request.weights = plan->slabs[0].weights;
-        if (few) {
-            request.slots = s->given->slots ? s->given->slots : 1;
-            request.kept_off = s->given->kept_off;
-        }
-        find_most_state(s, &request);
-        OT_TRY(rc = ot_planner_try(s, &request, 0));
-        taken += rc;
-    }
-    return taken;
-}
-
 /* Chooses the engines that update the tiles. Two numbers describe the choice: the device's share of all
  * tiles, and the stream's share of the rest. Starts from the best of some fractions that are often good and
  * descends in this plane, with steps that halve. The first direction changes both numbers, since less state
@@ -111,12 +68,13 @@ static int fill_device(struct ot_search *s) {
 static int move_fractions(struct ot_search *s) {
     static const struct { int gpu, stream; } ways[] = {{-1, 1}, {0, 1}, {0, -1}, {-1, 0}, {1, 0}, {1, -1}};
     double gpu, stream, balance = ot_planner_balance(s);
-    int taken = 0, rc;
+    int taken = 0;
     if (!ot_planner_may_split(s))
         return 0;
     ot_planner_get_fractions(s, &gpu, &stream);
     const double starts[][2] = {{gpu, balance}, {gpu / 2, balance}, {0, balance}, {0, 0}, {gpu, 1}};
     for (int i = 0; i < 5; i++) {
+        int rc;
         OT_TRY(rc = try_fractions(s, starts[i][0], starts[i][1]));
         taken += rc;
     }
@@ -129,8 +87,7 @@ static int move_fractions(struct ot_search *s) {
         step = better ? step : step / 2;
         taken += better;
     }
-    OT_TRY(rc = fill_device(s));
-    return taken + rc;
+    return taken;
 }
 
 /* Updates ahead of the decision. They give the pool more time, so it may then take tiles of the stream
@@ -184,8 +141,10 @@ static int move_tiles(struct ot_search *s) {
         largest = chain->slabs[i].n_params > largest ? chain->slabs[i].n_params : largest;
     }
     now = now < largest ? now : largest;
-    const struct { int64_t params; bool few; } values[] = {
-        {now / 2, false}, {now / 4, false}, {2 * now, false}, {2 * now, true}};
+    const struct {
+        int64_t params;
+        bool few;
+    } values[] = {{now / 2, false}, {now / 4, false}, {2 * now, false}, {2 * now, true}};
     int taken = 0;
     for (int i = 0; i < 4 && s->given->tile_params == 0; i++) {
         struct ot_plan_request request = s->out->forced;
@@ -292,10 +251,10 @@ static int move_parts(struct ot_search *s) {
 static int move_home(struct ot_search *s, size_t field) {
     enum ot_home given = *(const enum ot_home *)((const char *)s->given + field);
     int tiers = s->given->budget_bytes[OT_TIER_NVME] > 0 ? OT_TIER_COUNT : OT_TIER_NVME, taken = 0;
-    for (int home = OT_HOME_AUTO; home < tiers && given == OT_HOME_AUTO; home++) {
+    for (int tier = 0; tier < tiers && given == OT_HOME_AUTO; tier++) {
         struct ot_plan_request request = s->out->forced;
         int rc;
-        *(enum ot_home *)((char *)&request + field) = (enum ot_home)home;
+        *(enum ot_home *)((char *)&request + field) = (enum ot_home)tier;
         OT_TRY(rc = ot_planner_try(s, &request, 0));
         taken += rc;
     }
@@ -387,6 +346,52 @@ int ot_planner_keep_all(struct ot_search *s) {
         request.kept_on = way == 1;
         if (way == 2 && s->given->slots == 0)
             request.slots = OT_PLAN_MAX_SLOTS; /* what leaves the device needs time to return */
+        OT_TRY(rc = ot_planner_try(s, &request, 0));
+        taken += rc;
+    }
+    return taken > 0 ? ot_planner_climb(s) : 0;
+}
+
+/* Finds the most state, from the device's present share on, that fits the device with the request. */
+static void find_most_state(struct ot_search *s, struct ot_plan_request *request) {
+    double low, high = 1, stream;
+    ot_planner_get_fractions(s, &low, &stream);
+    while (high - low > FINEST_SHARE) {
+        struct ot_plan made;
+        double middle = (low + high) / 2;
+        ot_planner_set_fractions(s, middle, stream, request);
+        s->effort -= MAKING_TASKS * s->out->plan.n_slabs;
+        bool fits = ot_plan_make(request, &made) >= 0;
+        if (fits)
+            ot_plan_free(&made);
+        *(fits ? &low : &high) = middle;
+    }
+    ot_planner_set_fractions(s, low, stream, request);
+}
+
+/* True if some state is on nvme, and the weights have one home. */
+static bool may_fill(const struct ot_search *s) {
+    const struct ot_plan *plan = &s->out->plan;
+    for (int i = 1; i < plan->n_slabs; i++)
+        if (plan->slabs[i].weights != plan->slabs[0].weights)
+            return false;
+    return ot_planner_may_split(s) && s->given->state == OT_HOME_AUTO && ot_plan_passing_tiles(plan) > 0;
+}
+
+/* That share may lie between the steps of move_fractions. Also tries it with the fewest slots, and with no
+ * kept activations on the host, which leave more room for state. */
+int ot_planner_fill(struct ot_search *s) {
+    int taken = 0;
+    for (int few = 0; few < 2 && may_fill(s); few++) {
+        struct ot_plan_request request = s->out->forced;
+        int rc;
+        request.is_trial = true;
+        request.weights = s->out->plan.slabs[0].weights;
+        if (few) {
+            request.slots = s->given->slots ? s->given->slots : 1;
+            request.kept_off = s->given->kept_off;
+        }
+        find_most_state(s, &request);
         OT_TRY(rc = ot_planner_try(s, &request, 0));
         taken += rc;
     }

@@ -91,6 +91,9 @@ int ot_planner_shake(struct ot_search *s);
 /* For a plan that computes no product again: tries to keep all else too, if that takes time. Then weights may
  * leave the device, so it climbs from there. */
 int ot_planner_keep_all(struct ot_search *s);
+/* Beside a disk, where the weights have one home: the most state that the device has room for leaves the
+ * least to the host, and so to nvme. Climbs from there. */
+int ot_planner_fill(struct ot_search *s);
 /* Like ot_planner_climb, for tiles and shadows, which are worth trying only when the rest is settled. */
 int ot_planner_climb_late(struct ot_search *s);
 /* The share of tiles to stream, among the tiles whose state is not on the device, so that the device and the

@@ -561,7 +561,7 @@ static void what_ifs_are_searches_of_their_own(void **state) {
         double memory; /* times the usual rate of the host's memory */
         enum ot_home state;
         unsigned checked, gains;
-    } cases[] = {{4, OT_HOME_AUTO, 0x7f, 0x69},  /* device memory, the link, host memory, tokens */
+    } cases[] = {{4, OT_HOME_AUTO, 0x7f, 0x49},  /* device memory, the link, tokens */
                  {1, OT_HOME_AUTO, 0x20, 0x61},  /* device memory, the rate of host memory, tokens */
                  {1, OT_HOME_NVME, 0x10, 0x78}}; /* the link, the disks, host memory, tokens */
     for (int i = 0; i < 3; i++) {
