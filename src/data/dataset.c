@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include "src/base/error.h"
@@ -10,6 +11,7 @@
 #include "src/base/minmax.h"
 #include "src/base/text.h"
 #include "src/base/thread.h"
+#include "src/data/data_files.h"
 #include "src/data/pipeline.h"
 #include "src/data/source.h"
 
@@ -26,6 +28,7 @@ struct ot_dataset {
     struct ot_data_stats stats;
     struct entry *rows;
     size_t n_tokens, n_rows, row_capacity;
+    struct ot_data_files files;
     bool pairs;
 };
 
@@ -53,8 +56,10 @@ struct worker {
 
 struct loader {
     const struct ot_dataset_config *config;
-    struct ot_pipeline pipeline;
+    struct ot_pipeline pipeline; /* of the present file */
     struct ot_source *source;
+    size_t file;                       /* the present one, of dataset->files */
+    int64_t bytes_before, bytes_total; /* of all files; bytes_total 0: unknown */
     struct ot_dataset *dataset;
     char *text; /* the rows of the batch, one after the other */
     size_t text_bytes, text_capacity;
@@ -203,13 +208,14 @@ static int append_kept(struct loader *l, struct item *item) {
     d->stats.split += item->n_tokens > item->piece_tokens;
     d->stats.straddling += item->straddles;
     d->stats.untrainable_turns += item->untrainable_turns;
+    struct ot_row_place place = {l->file, item->line};
     if (item->untrainable_turns > 0 && d->stats.untrainable_rows++ == 0)
-        d->stats.first_untrainable_line = item->line;
+        d->stats.first_untrainable = place;
     if (item->left_out && d->stats.left_out++ == 0)
-        d->stats.first_left_out_line = item->line;
+        d->stats.first_left_out = place;
     if (item->first_special >= 0 && d->stats.with_specials++ == 0) {
         d->stats.first_special = item->first_special;
-        d->stats.first_special_line = item->line;
+        d->stats.first_special_at = place;
     }
     return 0;
 }
@@ -220,7 +226,7 @@ static int append_batch(struct loader *l) {
         struct item *item = &l->items[i];
         stats->rows++;
         if (item->outcome == ROW_BAD && stats->bad++ == 0)
-            stats->first_bad_line = item->line;
+            stats->first_bad = (struct ot_row_place){l->file, item->line};
         if (item->outcome == ROW_UNTRAINED)
             stats->untrained++;
         if (item->outcome == ROW_KEPT)
@@ -243,12 +249,47 @@ static int load_batches(struct loader *l) {
         OT_TRY(collect_errors(l));
         OT_TRY(append_batch(l));
         if (config->progress)
-            config->progress(config->progress_context, ot_source_bytes_read(l->source),
-                             ot_source_bytes_total(l->source));
+            config->progress(config->progress_context, l->bytes_before + ot_source_bytes_read(l->source),
+                             l->bytes_total);
     }
 }
 
-/* ---- the whole file ---- */
+/* ---- a file ---- */
+
+/* The kind of the dataset is that of the first file. Its chat template is that of the first file with
+ * conversations, because the trained model keeps it. */
+static void note_kind(struct loader *l) {
+    struct ot_data_stats *stats = &l->dataset->stats;
+    enum ot_row_kind kind = ot_format_kind(l->pipeline.format);
+    if (l->file == 0)
+        stats->kind = kind;
+    stats->several_kinds = stats->several_kinds || kind != stats->kind;
+    if (stats->template_name && stats->template_source != OT_TEMPLATE_BY_KIND)
+        return;
+    stats->template_name = ot_format_template(l->pipeline.format);
+    stats->template_source = ot_format_template_source(l->pipeline.format);
+}
+
+/* Each file has a pipeline of its own, so its first good row sets the kind of its rows alone. */
+static int load_file(struct loader *l) {
+    struct ot_dataset_config config = *l->config;
+    config.path = l->dataset->files.paths[l->file];
+    OT_TRY(ot_pipeline_open(&l->pipeline, &config));
+    OT_TRY(ot_source_open(config.path, &l->source));
+    OT_TRY(load_batches(l));
+    note_kind(l);
+    l->bytes_before += ot_source_bytes_total(l->source);
+    return 0;
+}
+
+static void close_file(struct loader *l) {
+    ot_source_close(l->source);
+    ot_pipeline_close(&l->pipeline);
+    l->source = NULL;
+    l->pipeline = (struct ot_pipeline){0};
+}
+
+/* ---- all files ---- */
 
 static int check_any(const struct loader *l) {
     const struct ot_data_stats *stats = &l->dataset->stats;
@@ -273,14 +314,26 @@ static void shrink(struct ot_dataset *d) {
     }
 }
 
+static int64_t total_bytes(const struct ot_data_files *files) {
+    int64_t total = 0;
+    struct stat info;
+    for (size_t i = 0; i < files->n; i++) {
+        if (stat(files->paths[i], &info) < 0 || !S_ISREG(info.st_mode))
+            return 0;
+        total += (int64_t)info.st_size;
+    }
+    return total;
+}
+
 static int open_loader(struct loader *l) {
     l->n_workers = ot_pool_threads(l->config->pool);
     l->items = calloc(BATCH_ROWS, sizeof *l->items);
     l->workers = calloc((size_t)l->n_workers, sizeof *l->workers);
     if (!l->items || !l->workers)
         return no_memory(l);
-    OT_TRY(ot_pipeline_open(&l->pipeline, l->config));
-    return ot_source_open(l->config->path, &l->source);
+    OT_TRY(ot_data_files_open(l->config->path, &l->dataset->files));
+    l->bytes_total = total_bytes(&l->dataset->files);
+    return 0;
 }
 
 static void close_loader(struct loader *l) {
@@ -288,8 +341,7 @@ static void close_loader(struct loader *l) {
         ot_row_scratch_free(&l->workers[i].scratch);
     for (int64_t i = 0; i < l->n_items; i++) /* items left by a batch that failed */
         free(l->items[i].tokens);
-    ot_source_close(l->source);
-    ot_pipeline_close(&l->pipeline);
+    close_file(l);
     free(l->workers);
     free(l->items);
     free(l->text);
@@ -304,11 +356,12 @@ int ot_dataset_open(const struct ot_dataset_config *config, struct ot_dataset **
     d->pairs = config->pairs;
     int rc;
     OT_TRY_GOTO(open_loader(&l), rc, out);
-    OT_TRY_GOTO(load_batches(&l), rc, out);
+    for (; l.file < d->files.n; l.file++) {
+        OT_TRY_GOTO(load_file(&l), rc, out);
+        close_file(&l);
+    }
     OT_TRY_GOTO(check_any(&l), rc, out);
-    d->stats.kind = ot_format_kind(l.pipeline.format);
-    d->stats.template_name = ot_format_template(l.pipeline.format);
-    d->stats.template_source = ot_format_template_source(l.pipeline.format);
+    d->stats.files = (int64_t)d->files.n;
     d->stats.pieces = (int64_t)d->n_rows;
     d->stats.tokens = (int64_t)d->n_tokens;
     shrink(d);
@@ -326,12 +379,17 @@ void ot_dataset_close(struct ot_dataset *d) {
     for (size_t i = 0; i < d->n_rows; i++)
         if (i == 0 || d->rows[i].document != d->rows[i - 1].document)
             free(d->rows[i].tokens);
+    ot_data_files_close(&d->files);
     free(d->rows);
     free(d);
 }
 
 const struct ot_data_stats *ot_dataset_stats(const struct ot_dataset *d) {
     return &d->stats;
+}
+
+const char *ot_dataset_file(const struct ot_dataset *d, size_t file) {
+    return d->files.paths[file];
 }
 
 bool ot_dataset_has_pairs(const struct ot_dataset *d) {
@@ -483,7 +541,9 @@ static int find_row(struct ot_pipeline *p, struct ot_source *source, const struc
     }
 }
 
-int ot_dataset_show_sample(const struct ot_dataset_config *config, int64_t index, bool ansi, char **text) {
+int ot_dataset_show_sample(const struct ot_dataset_config *given, int64_t index, bool ansi, char **text) {
+    struct ot_dataset_config config = *given;
+    struct ot_data_files files = {0};
     struct ot_pipeline pipeline = {0};
     struct ot_row_scratch scratch = {0};
     struct ot_source *source = NULL;
@@ -491,12 +551,14 @@ int ot_dataset_show_sample(const struct ot_dataset_config *config, int64_t index
     int64_t line = 0;
     int rc;
     *text = NULL;
-    OT_TRY_GOTO(ot_pipeline_open(&pipeline, config), rc, out);
-    OT_TRY_GOTO(ot_source_open(config->path, &source), rc, out);
-    OT_TRY_GOTO(find_row(&pipeline, source, config, index, &scratch, &line), rc, out);
+    OT_TRY_GOTO(ot_data_files_open(given->path, &files), rc, out);
+    config.path = files.paths[0];
+    OT_TRY_GOTO(ot_pipeline_open(&pipeline, &config), rc, out);
+    OT_TRY_GOTO(ot_source_open(config.path, &source), rc, out);
+    OT_TRY_GOTO(find_row(&pipeline, source, &config, index, &scratch, &line), rc, out);
     put_sample(&page, &pipeline, &scratch, line, ansi);
     if (page.failed) {
-        rc = ot_fail(OT_E_BUDGET, "%s: no memory to show a row", config->path);
+        rc = ot_fail(OT_E_BUDGET, "%s: no memory to show a row", config.path);
         goto out;
     }
     *text = page.text;
@@ -506,5 +568,6 @@ out:
     ot_row_scratch_free(&scratch);
     ot_source_close(source);
     ot_pipeline_close(&pipeline);
+    ot_data_files_close(&files);
     return rc;
 }

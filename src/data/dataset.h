@@ -1,6 +1,6 @@
-/* A dataset: all rows of a data file as token ids, with counts of kept, dropped and cut rows.
+/* A dataset: all rows of one or several data files as token ids, with counts of kept, dropped and cut rows.
  *
- * The file is read and tokenized once, in parallel over rows. The result does not depend on the number of
+ * Each file is read and tokenized once, in parallel over rows. The result does not depend on the number of
  * threads. Tokens stay in memory, 4 bytes each, in the allocation of their row. A row that is too long may
  * have been split into pieces (sample.h): each piece is a row of the dataset, and all have the same document
  * number.
@@ -18,11 +18,18 @@
 
 struct ot_dataset;
 
+struct ot_row_place {
+    size_t file; /* ot_dataset_file */
+    int64_t line;
+};
+
 struct ot_data_stats {
-    enum ot_row_kind kind;
+    int64_t files;
+    enum ot_row_kind kind;     /* of the first file */
+    bool several_kinds;        /* another file has rows of another kind */
     const char *template_name; /* chat template in use; NULL: none */
     enum ot_template_source template_source;
-    int64_t rows; /* rows of the file without empty lines; kept + bad + untrained */
+    int64_t rows; /* rows of the files without empty lines; kept + bad + untrained */
     /* bad: malformed and skipped. untrained: dropped because no token trains */
     int64_t kept, bad, untrained;
     int64_t truncated;              /* kept and cut to seq_len */
@@ -36,11 +43,10 @@ struct ot_data_stats {
     /* rows whose own text contains special tokens; they are encoded as such, as Hugging Face does */
     int64_t with_specials;
     int64_t untrainable_turns,
-        untrainable_rows; /* assistant turns without an exact place, and their rows (chat_render.h) */
-    int64_t left_out;     /* rows of whose turns the template leaves out a text */
-    int64_t first_untrainable_line, first_left_out_line;
-    int32_t first_special; /* id of the first such token, and its line */
-    int64_t first_special_line, first_bad_line;
+        untrainable_rows;  /* assistant turns without an exact place, and their rows (chat_render.h) */
+    int64_t left_out;      /* rows of whose turns the template leaves out a text */
+    int32_t first_special; /* id of the first such token */
+    struct ot_row_place first_untrainable, first_left_out, first_special_at, first_bad;
 };
 
 struct ot_row {
@@ -57,6 +63,7 @@ int ot_dataset_open(const struct ot_dataset_config *config, struct ot_dataset **
 void ot_dataset_close(struct ot_dataset *dataset); /* NULL is fine */
 
 const struct ot_data_stats *ot_dataset_stats(const struct ot_dataset *dataset);
+const char *ot_dataset_file(const struct ot_dataset *dataset, size_t file); /* its path; file < stats.files */
 /* A fingerprint: equal if two files of rows, read in the same way, give the same tokens in the same order. */
 struct ot_data_fingerprint {
     int64_t rows, tokens, trained_tokens; /* rows: of the file, with the held-out rows */
@@ -73,7 +80,7 @@ struct ot_row ot_dataset_row(const struct ot_dataset *dataset, int64_t row);
 int64_t ot_row_prompt_tokens(const struct ot_row *row);
 size_t ot_dataset_bytes(const struct ot_dataset *dataset); /* memory held in bytes, for the ledger */
 
-/* --show-sample: shows row `index` (from 0) of the file as it will be trained on. First its text with the
+/* --show-sample: shows row `index` (from 0) of the first file as it will be trained on. First its text with the
  * trained tokens marked, by colour and underline if `ansi`, otherwise by [brackets]; then a table of tokens.
  * The caller frees *text. Errors: as ot_dataset_open; OT_E_USAGE if the file has no such row. */
 int ot_dataset_show_sample(const struct ot_dataset_config *config, int64_t index, bool ansi, char **text);

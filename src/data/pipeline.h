@@ -40,7 +40,7 @@ struct ot_pool;
 enum { OT_DATA_MAX_SEQ_LEN = 1 << 24 }; /* exceeds every model's context; packing has tables of this size */
 
 struct ot_dataset_config {
-    const char *path;
+    const char *path; /* of a pipeline: a file; of a dataset: what data_files.h takes */
     const struct ot_tokenizer *tokenizer;
     struct ot_special_tokens specials;
     int32_t vocab_size;

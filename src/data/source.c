@@ -1,4 +1,4 @@
-#include "src/data/source.h"
+#include "src/data/source_state.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -7,34 +7,12 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include "src/base/error.h"
 #include "src/base/memory.h"
 #include "src/base/minmax.h"
 
 enum { BUFFER_BYTES = 1 << 18, SMALL_BUFFER_BYTES = 1 << 12 };
-
-enum layout { LAYOUT_LINES, LAYOUT_ARRAY };
-
-struct ot_source {
-    char *path;
-    int fd;
-    int64_t total, bytes_read;
-    unsigned char *packed; /* compressed bytes of a gzip file; NULL: not gzip */
-    z_stream gzip;
-    bool in_member;
-    enum layout layout;
-    bool in_array, ended; /* in_array: '[' was read. ended: ']' or the end of the file was read */
-    int64_t line;         /* of the next byte, from 1 */
-
-    unsigned char *buffer; /* [begin, end) is read but not used yet */
-    size_t begin, end;
-    unsigned buffer_bytes; /* at most the size of a small file */
-
-    char *row;
-    size_t row_bytes, row_capacity;
-};
 
 /* ---- bytes ---- */
 
@@ -142,9 +120,7 @@ static int begin_file(struct ot_source *s) {
     return rc < 0 ? rc : 0;
 }
 
-/* Looks at the next byte without consuming it; *byte is -1 at the end of the file. Returns < 0 on an
- * error. */
-static int peek_byte(struct ot_source *s, int *byte) {
+int ot_source_peek(struct ot_source *s, int *byte) {
     *byte = -1;
     if (s->begin == s->end) {
         int rc = fill_buffer(s);
@@ -155,7 +131,7 @@ static int peek_byte(struct ot_source *s, int *byte) {
     return 0;
 }
 
-static int append_row(struct ot_source *s, int64_t line, const void *bytes, size_t n) {
+int ot_source_append(struct ot_source *s, int64_t line, const void *bytes, size_t n) {
     if (n > OT_SOURCE_MAX_ROW_BYTES - s->row_bytes)
         return ot_fail(OT_E_INPUT, "%s:%lld: a row of more than %zu MB; put each row on a line of its own",
                        s->path, (long long)line, OT_SOURCE_MAX_ROW_BYTES >> 20);
@@ -210,20 +186,6 @@ static bool is_name(int byte) {
            byte == '_';
 }
 
-/* True if the first line consists of names and separators, as in question,answer. */
-static bool is_csv_header(const char *line, size_t bytes) {
-    size_t separators = 0;
-    bool quoted = false;
-    for (size_t i = 0; i < bytes; i++) {
-        quoted ^= line[i] == '"';
-        bool separator = line[i] == ',' || line[i] == '\t' || line[i] == ';';
-        if (!separator && !is_name((unsigned char)line[i]) && !strchr(quoted ? "\"- ." : "\"-.", line[i]))
-            return false;
-        separators += separator;
-    }
-    return separators > 0;
-}
-
 /* True for "---", "- name: ..." or "name: ...". */
 static bool is_yaml(const char *line, size_t bytes) {
     size_t at = bytes > 1 && line[0] == '-' && line[1] == ' ' ? 2 : 0, name = at;
@@ -244,7 +206,7 @@ static bool is_binary(const unsigned char *bytes, size_t n) {
 
 /* Called if the first row does not begin as JSON and has no known first bytes. A line that fits no kind here
  * may be a single bad row: the parser reports it. */
-static int refuse_other_text(const struct ot_source *s) {
+static int detect_text(struct ot_source *s) {
     enum { LOOK_BYTES = 4096 };
     const char *line = (const char *)s->buffer + s->begin;
     size_t n = ot_min(s->end - s->begin, LOOK_BYTES);
@@ -257,11 +219,17 @@ static int refuse_other_text(const struct ot_source *s) {
                        "%s: this is a binary file, not JSON lines; tokens (.bin, .npy) and models of other "
                        "programs are not supported as data; give the text",
                        s->path);
-    if (is_csv_header(line, bytes))
-        return ot_fail(OT_E_INPUT,
-                       "%s: this is CSV, not JSON lines; export it (pandas: "
-                       "read_csv(...).to_json(\"rows.jsonl\", lines=True, orient=\"records\"))",
-                       s->path);
+    bool is_text = ot_source_is_named(s, "txt"), is_csv = ot_source_is_named(s, "csv"),
+         is_tsv = ot_source_is_named(s, "tsv");
+    char separator = ot_source_header_separator(line, bytes);
+    if (is_text) {
+        s->layout = LAYOUT_TEXT;
+        return 0;
+    }
+    if (separator || is_csv || is_tsv) {
+        s->layout = LAYOUT_TABLE;
+        return ot_source_table_begin(s, is_tsv ? '\t' : separator ? separator : ',');
+    }
     if (is_yaml(line, bytes))
         return ot_fail(OT_E_INPUT,
                        "%s: this is YAML, not JSON lines; --data needs rows; for the options of a run use "
@@ -287,7 +255,7 @@ static int fail_to_open(const char *path, int error) {
 /* Skips white space and counts lines. */
 static int skip_space(struct ot_source *s, int *byte) {
     for (;;) {
-        OT_TRY(peek_byte(s, byte));
+        OT_TRY(ot_source_peek(s, byte));
         if (!is_space(*byte))
             return 0;
         s->line += *byte == '\n';
@@ -297,14 +265,16 @@ static int skip_space(struct ot_source *s, int *byte) {
 
 static int open_file(struct ot_source *s) {
     struct stat info;
-    s->fd = open(s->path, O_RDONLY | O_CLOEXEC);
+    bool is_input = strcmp(s->path, OT_SOURCE_STANDARD_INPUT) == 0;
+    s->fd = is_input ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0) : open(s->path, O_RDONLY | O_CLOEXEC);
     if (s->fd < 0)
         return fail_to_open(s->path, errno);
+    if (is_input && isatty(s->fd))
+        return ot_fail(OT_E_INPUT, "--data -: standard input is a terminal; pipe the rows into the program");
     if (fstat(s->fd, &info) < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot read the file's size", s->path);
     if (S_ISDIR(info.st_mode))
-        return ot_fail(OT_E_INPUT, "%s: this is a directory; give one .jsonl, .jsonl.gz or .json file in it",
-                       s->path);
+        return ot_fail(OT_E_INPUT, "%s: this is a directory; give a file in it", s->path);
     s->total = S_ISREG(info.st_mode) ? (int64_t)info.st_size : 0;
     bool small = S_ISREG(info.st_mode) && info.st_size <= SMALL_BUFFER_BYTES;
     s->buffer_bytes = small ? SMALL_BUFFER_BYTES : BUFFER_BYTES;
@@ -324,10 +294,8 @@ static int detect_layout(struct ot_source *s) {
         return ot_fail(OT_E_INPUT,
                        "%s: the file is empty; each line should be a row such as {\"text\": \"...\"}",
                        s->path);
-    if (byte != '[' && byte != '{')
-        OT_TRY(refuse_other_text(s));
     s->layout = byte == '[' ? LAYOUT_ARRAY : LAYOUT_LINES;
-    return 0;
+    return byte == '[' || byte == '{' ? 0 : detect_text(s);
 }
 
 int ot_source_open(const char *path, struct ot_source **out) {
@@ -355,6 +323,7 @@ void ot_source_close(struct ot_source *s) {
         return;
     if (s->packed)
         inflateEnd(&s->gzip);
+    ot_source_table_end(s);
     if (s->fd >= 0)
         close(s->fd);
     free(s->packed);
@@ -371,13 +340,13 @@ static int take_line(struct ot_source *s) {
     int64_t line = s->line;
     for (;;) {
         int byte;
-        OT_TRY(peek_byte(s, &byte));
+        OT_TRY(ot_source_peek(s, &byte));
         if (byte < 0)
             break;
         const unsigned char *start = s->buffer + s->begin;
         const unsigned char *end = memchr(start, '\n', s->end - s->begin);
         size_t n = end ? (size_t)(end - start) : s->end - s->begin;
-        OT_TRY(append_row(s, line, start, n));
+        OT_TRY(ot_source_append(s, line, start, n));
         s->begin += n;
         if (end) {
             s->begin++;
@@ -419,7 +388,7 @@ static int take_object(struct ot_source *s) {
     struct walk w = {0};
     while (!w.done) {
         int byte;
-        OT_TRY(peek_byte(s, &byte));
+        OT_TRY(ot_source_peek(s, &byte));
         if (byte < 0)
             return ot_fail(OT_E_INPUT,
                            "%s:%lld: the file ends inside this row; the file is truncated, copy it again",
@@ -429,7 +398,7 @@ static int take_object(struct ot_source *s) {
             walk_byte(&w, s->buffer[i]);
             s->line += s->buffer[i] == '\n';
         }
-        OT_TRY(append_row(s, line, s->buffer + s->begin, i - s->begin));
+        OT_TRY(ot_source_append(s, line, s->buffer + s->begin, i - s->begin));
         s->begin = i;
     }
     return 0;
@@ -475,6 +444,14 @@ int ot_source_next(struct ot_source *s, const char **text, size_t *bytes, int64_
             return rc;
         *line = s->line;
         OT_TRY(take_object(s));
+    } else if (s->layout == LAYOUT_TABLE) {
+        int rc = ot_source_take_record(s, line);
+        if (rc <= 0)
+            return rc;
+    } else if (s->layout == LAYOUT_TEXT) {
+        *line = s->line;
+        s->ended = true;
+        OT_TRY(ot_source_take_text(s));
     } else {
         int byte;
         OT_TRY(skip_space(s, &byte)); /* also skips empty lines */

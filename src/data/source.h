@@ -1,7 +1,9 @@
 /* Reads the rows of a data file one at a time, as bytes.
  *
- * A file has JSON lines or one JSON array of rows, plain or gzip; the source finds out from the bytes, not
- * from the name. Memory is bounded by the longest row. Offsets have 64 bits. A UTF-8 byte order mark, CRLF
+ * A file has JSON lines, one JSON array of rows, or a table (CSV, TSV) whose header names the fields, plain or
+ * gzip; the source finds out from the bytes. The name decides for two kinds that bytes cannot tell: a file
+ * *.txt that does not begin like JSON is one row {"text": ".."}, and a file *.csv or *.tsv is a table even
+ * with a single column. Memory is bounded by the longest row. Offsets have 64 bits. A UTF-8 byte order mark, CRLF
  * and empty lines are accepted. A truncated or damaged gzip stream and files of other kinds are errors that
  * name the file and the place.
  *
@@ -20,7 +22,10 @@ struct ot_source;
  * stream may unpack to a thousand times its size. A row's text and tokens need about ten times its bytes. */
 #define OT_SOURCE_MAX_ROW_BYTES ((size_t)1 << 28)
 
-/* Errors: OT_E_IO (cannot open), OT_E_INPUT (a directory, empty, UTF-16, CSV, a hub name, ...),
+/* The path of standard input. */
+#define OT_SOURCE_STANDARD_INPUT "-"
+
+/* Errors: OT_E_IO (cannot open), OT_E_INPUT (a directory, empty, UTF-16, a bad header, a hub name, ...),
  * OT_E_BUDGET. */
 int ot_source_open(const char *path, struct ot_source **out);
 void ot_source_close(struct ot_source *source); /* NULL is fine */

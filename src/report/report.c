@@ -89,46 +89,80 @@ static void print_model(const struct ot_report *r) {
                                               : s->text.tokenizer_path);
 }
 
-static void print_dataset(const char *path, const struct ot_data_stats *stats) {
-    char rows[OT_TEXT_BYTES], line[LINE_BYTES];
+enum { PLACE_BYTES = 128 };
+
+/* "line 12", and the file if there are several. */
+static const char *place_text(const struct ot_dataset *dataset, const struct ot_row_place *place,
+                              char text[PLACE_BYTES]) {
+    const char *file = ot_dataset_file(dataset, place->file), *slash = strrchr(file, '/');
+    int n = snprintf(text, PLACE_BYTES, "line %lld", (long long)place->line);
+    if (ot_dataset_stats(dataset)->files > 1)
+        snprintf(text + n, PLACE_BYTES - (size_t)n, " of %.80s", slash ? slash + 1 : file);
+    return text;
+}
+
+/* "3 files: a.jsonl, b.jsonl": what a directory or a pattern gave. */
+static void put_files(const struct ot_dataset *dataset, char line[LINE_BYTES]) {
+    enum { SHOWN = 4 };
+    int64_t files = ot_dataset_stats(dataset)->files;
+    size_t n = (size_t)snprintf(line, LINE_BYTES, "        %lld files: ", (long long)files);
+    for (int64_t i = 0; i < files && i < SHOWN; i++) {
+        const char *file = ot_dataset_file(dataset, (size_t)i), *slash = strrchr(file, '/');
+        n += (size_t)snprintf(line + n, LINE_BYTES - n, "%s%.60s", i ? ", " : "", slash ? slash + 1 : file);
+    }
+    if (files > SHOWN)
+        snprintf(line + n, LINE_BYTES - n, " and %lld more", (long long)(files - SHOWN));
+}
+
+static void print_dataset(const char *path, const struct ot_dataset *dataset) {
+    const struct ot_data_stats *stats = ot_dataset_stats(dataset);
+    char rows[OT_TEXT_BYTES], line[LINE_BYTES], place[PLACE_BYTES];
     bool named = stats->template_name && strcmp(stats->template_name, ot_row_kind_name(stats->kind)) != 0;
     int n =
         snprintf(line, sizeof line, "data    %.200s · %s rows (%s%s%s) · %lld dropped · %lld truncated", path,
-                 ot_text_count(stats->rows, rows), ot_row_kind_name(stats->kind), named ? ", " : "",
+                 ot_text_count(stats->rows, rows),
+                 stats->several_kinds ? "several kinds" : ot_row_kind_name(stats->kind), named ? ", " : "",
                  named ? stats->template_name : "", (long long)stats->untrained, (long long)stats->truncated);
     if (stats->bad)
-        n += snprintf(line + n, sizeof line - (size_t)n, " · %lld bad, the first on line %lld",
-                      (long long)stats->bad, (long long)stats->first_bad_line);
+        n += snprintf(line + n, sizeof line - (size_t)n, " · %lld bad, the first on %s",
+                      (long long)stats->bad, place_text(dataset, &stats->first_bad, place));
     if (stats->split)
         snprintf(line + n, sizeof line - (size_t)n, " · %lld split", (long long)stats->split);
     ot_log(OT_LOG_INFO, "%s", line);
+    if (stats->files > 1) {
+        put_files(dataset, line);
+        ot_log(OT_LOG_INFO, "%s", line);
+    }
 }
 
-static void print_notes(const struct ot_session *s, const struct ot_data_stats *stats) {
+static void print_notes(const struct ot_session *s, const struct ot_dataset *dataset) {
+    const struct ot_data_stats *stats = ot_dataset_stats(dataset);
+    char place[PLACE_BYTES];
     size_t bytes = 0;
     ot_chat_choice_note(s, stats->template_name);
     const char *token =
         stats->with_specials ? ot_tokenizer_token(s->text.tokenizer, stats->first_special, &bytes) : NULL;
     if (token)
         ot_log(OT_LOG_INFO,
-               "note    %lld rows contain a literal \"%.*s\", the first on line %lld: encoded as the token, "
+               "note    %lld rows contain a literal \"%.*s\", the first on %s: encoded as the token, "
                "as Hugging Face does",
-               (long long)stats->with_specials, (int)bytes, token, (long long)stats->first_special_line);
+               (long long)stats->with_specials, (int)bytes, token,
+               place_text(dataset, &stats->first_special_at, place));
     if (stats->straddling)
         ot_log(OT_LOG_INFO,
                "note    in %lld rows the answer begins inside the prompt's last token, which is not trained",
                (long long)stats->straddling);
     if (stats->untrainable_turns)
         ot_log(OT_LOG_INFO,
-               "note    %lld assistant turns in %lld rows do not train, the first on line %lld: the chat "
+               "note    %lld assistant turns in %lld rows do not train, the first on %s: the chat "
                "template writes them in another way once later turns follow",
                (long long)stats->untrainable_turns, (long long)stats->untrainable_rows,
-               (long long)stats->first_untrainable_line);
+               place_text(dataset, &stats->first_untrainable, place));
     if (stats->left_out)
         ot_log(OT_LOG_INFO,
                "note    in %lld rows the chat template leaves out a text of a turn, or changes it, the first "
-               "on line %lld (--show-sample)",
-               (long long)stats->left_out, (long long)stats->first_left_out_line);
+               "on %s (--show-sample)",
+               (long long)stats->left_out, place_text(dataset, &stats->first_left_out, place));
     double dropout = s->model.dir ? ot_model_dir_facts(s->model.dir)->dropout : 0;
     if (s->model.dir && ot_model_dir_facts(s->model.dir)->is_text_part)
         ot_log(OT_LOG_INFO,
@@ -168,9 +202,9 @@ static void print_data(const struct ot_report *r) {
     const struct ot_data_stats *stats = ot_dataset_stats(rows->data);
     double all = (double)ot_packing_tokens(rows->train),
            trained = (double)ot_packing_trained_tokens(rows->train);
-    print_dataset(r->session->options->data, stats);
+    print_dataset(r->session->options->data, rows->data);
     if (rows->own_eval)
-        print_dataset(r->session->options->eval_data, ot_dataset_stats(rows->own_eval));
+        print_dataset(r->session->options->eval_data, rows->own_eval);
     ot_log(
         OT_LOG_INFO,
         "        %s train / %s eval rows · %s tokens, %.0f %% trained · %s sequence%s x %lld, %.1f %% full",
@@ -178,7 +212,7 @@ static void print_data(const struct ot_report *r) {
         ot_text_count(rows->eval ? ot_packing_rows(rows->eval) : 0, held), ot_text_short(all, tokens),
         100 * trained / all, ot_text_count(r->shape->sequences, sequences), ot_plural(r->shape->sequences),
         (long long)rows->seq_len, 100 * ot_packing_fill(rows->train));
-    print_notes(r->session, stats);
+    print_notes(r->session, rows->data);
     warn_truncated(r->session, r->session->options->data, stats, rows->seq_len);
     if (rows->own_eval)
         warn_truncated(r->session, r->session->options->eval_data, ot_dataset_stats(rows->own_eval),

@@ -18,6 +18,7 @@
 #include "src/base/file_io.h"
 #include "src/base/hash.h"
 #include "src/base/log.h"
+#include "src/data/source.h"
 #include "src/checkpoint/catalog.h"
 #include "src/checkpoint/reader.h"
 #include "src/checkpoint/verify.h"
@@ -46,17 +47,31 @@ static int find_model_name(const char *given, char name[NAME_MAX + 1]) {
     return n < 0 || n > NAME_MAX ? refuse_name() : 0;
 }
 
+/* The last component of --data up to its first dot. The first dot of a hidden file stays. A pattern gives what
+ * stands before its first wildcard. */
+static const char *find_data_name(const struct ot_options *options, size_t *length) {
+    const char *data = options->command == OT_COMMAND_BENCH ? "bench" : options->data;
+    size_t end = strlen(data), start;
+    while (end > 1 && data[end - 1] == '/')
+        end--;
+    for (start = end; start > 0 && data[start - 1] != '/';)
+        start--;
+    *length = end > start ? 1 + strcspn(data + start + 1, "./*?[") : 0;
+    if (*length > 0 && !strchr("*?[", data[start]) && strcmp(data, OT_SOURCE_STANDARD_INPUT) != 0)
+        return data + start;
+    *length = strlen("rows");
+    return "rows";
+}
+
 int ot_out_name_choose(struct ot_settings *settings, char *text, size_t bytes) {
     const struct ot_options *options = &settings->in_effect;
     char model[NAME_MAX + 1];
     if (options->out)
         return 0;
     OT_TRY(find_model_name(options->model, model));
-    const char *data = options->command == OT_COMMAND_BENCH ? "bench" : options->data;
-    const char *slash = strrchr(data, '/');
-    data = slash ? slash + 1 : data;
-    size_t dot = *data ? 1 + strcspn(data + 1, ".") : 0; /* the first dot of a hidden file stays */
-    int n = snprintf(text, bytes, "out/%s-%.*s", model, (int)dot, data);
+    size_t length;
+    const char *data = find_data_name(options, &length);
+    int n = snprintf(text, bytes, "out/%s-%.*s", model, (int)length, data);
     if (n < 0 || (size_t)n >= bytes)
         return refuse_name();
     ot_settings_choose_text(settings, "out", text);

@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/data/source.h"
 #include "src/session/chat_choice.h"
 
 static void show_progress(void *context, int64_t bytes_read, int64_t bytes_total) {
@@ -40,8 +41,21 @@ static struct ot_dataset_config rows_config(const struct ot_session *session, co
     };
 }
 
+/* Standard input can be read once, by one process. */
+static int check_input(const struct ot_session *session, const char *path) {
+    if (strcmp(path, OT_SOURCE_STANDARD_INPUT) != 0)
+        return 0;
+    if (session->ranks.world != NULL)
+        return ot_fail(OT_E_USAGE,
+                       "--data -: several ranks cannot share standard input; write the rows to a file");
+    return session->options->show_sample
+               ? ot_fail(OT_E_USAGE, "--data -: --show-sample reads its rows again; write them to a file")
+               : 0;
+}
+
 static int open_file(const struct ot_session *session, const char *path, int64_t seq_len,
                      struct ot_dataset **out) {
+    OT_TRY(check_input(session, path));
     struct ot_dataset_config config = rows_config(session, path, seq_len);
     int rc = ot_dataset_open(&config, out);
     ot_log_set_status("");

@@ -137,7 +137,7 @@ static void test_first_bad_row(void **state) {
         struct ot_dataset_config config = f->config;
         config.skip_bad = true;
         check_ok(ot_dataset_open(&config, &d));
-        assert_int_equal(ot_dataset_stats(d)->first_bad_line, places[i] + 1);
+        assert_int_equal(ot_dataset_stats(d)->first_bad.line, places[i] + 1);
         assert_int_equal(ot_dataset_stats(d)->bad, places[i] == ROWS - 1 ? 1 : 2);
         ot_dataset_close(d);
         free(text);
@@ -162,7 +162,7 @@ static void test_first_of_two_bad_rows(void **state) {
             check_fails(ot_dataset_open(&config, &d), OT_E_INPUT, "data.jsonl:41: ");
             config.skip_bad = true;
             check_ok(ot_dataset_open(&config, &d));
-            assert_int_equal(ot_dataset_stats(d)->first_bad_line, 41);
+            assert_int_equal(ot_dataset_stats(d)->first_bad.line, 41);
             assert_int_equal(ot_dataset_stats(d)->bad, 2);
             ot_dataset_close(d);
         }

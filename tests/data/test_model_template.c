@@ -147,7 +147,7 @@ static void check_notes(struct data_fixture *f, const char *row, int64_t untrain
     assert_int_equal(ot_dataset_stats(d)->untrainable_turns, untrainable);
     assert_int_equal(ot_dataset_stats(d)->untrainable_rows, untrainable > 0);
     assert_int_equal(ot_dataset_stats(d)->left_out, left_out);
-    assert_int_equal(ot_dataset_stats(d)->first_left_out_line, left_out);
+    assert_int_equal(ot_dataset_stats(d)->first_left_out.line, left_out);
     ot_dataset_close(d);
 }
 

@@ -205,7 +205,7 @@ static void test_specials_in_text(void **state) {
     assert_string_equal(row_text(d, 0), "<256>[INST] p [/INST][ c <257>]");
     assert_int_equal(ot_dataset_stats(d)->with_specials, 1);
     assert_int_equal(ot_dataset_stats(d)->first_special, OT_BYTE_LEVEL_PAD);
-    assert_int_equal(ot_dataset_stats(d)->first_special_line, 2);
+    assert_int_equal(ot_dataset_stats(d)->first_special_at.line, 2);
     ot_dataset_close(d);
 }
 
@@ -317,7 +317,7 @@ static void test_skip_bad(void **state) {
     assert_int_equal(stats->rows, 7);
     assert_int_equal(stats->kept, 2);
     assert_int_equal(stats->bad, 4);
-    assert_int_equal(stats->first_bad_line, 1);
+    assert_int_equal(stats->first_bad.line, 1);
     assert_int_equal(stats->untrained, 1);
     assert_int_equal(stats->kind, OT_ROW_TEXT);
     assert_string_equal(row_text(d, 1), "<256>[b<257>]");

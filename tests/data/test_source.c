@@ -2,8 +2,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <zlib.h>
 
+#include "src/data/data_files.h"
 #include "src/data/source.h"
 #include "tests/support/check.h"
 
@@ -100,8 +102,6 @@ static void test_other_files(void **state) {
     check_refused("PAR1...", "Parquet");
     check_refused("\x28\xb5\x2f\xfd...", "zstd");
     check_refused("GGUF\3\0\0\0", "a GGUF model");
-    check_refused("question,context,answer\na,b,c\n", "this is CSV, not JSON lines; export it (pandas");
-    check_refused("\xef\xbb\xbf\"question\"\t\"answer\"\r\na\tb\r\n", "this is CSV");
     check_refused("- question: a\n  answer: b\n", "this is YAML");
     check_refused("---\nlr: 1\n", "this is YAML");
     check_refused("model: llama\nlr: 1\n", "this is YAML");
@@ -116,6 +116,91 @@ static void test_other_files(void **state) {
     check_fails(read_all(got, sizeof got), OT_E_INPUT, "this is a directory");
     snprintf(path, sizeof path, "%s/absent.jsonl", folder);
     check_fails(read_all(got, sizeof got), OT_E_IO, "absent.jsonl: cannot open the data: No such file");
+}
+
+static void check_named(const char *name, const char *file, const char *want) {
+    char got[1024];
+    put(name, file, strlen(file));
+    check_ok(read_all(got, sizeof got));
+    assert_string_equal(got, want);
+}
+
+static void test_tables(void **state) {
+    (void)state;
+    check_rows("question,answer\na,b\n\nc,\n",
+               "2:{\"question\":\"a\",\"answer\":\"b\"}|4:{\"question\":\"c\",\"answer\":\"\"}|");
+    check_rows("\xef\xbb\xbf\"a\"\t\"b c\"\r\n1\t2,3\r\n\r\n\"x\"\ty",
+               "2:{\"a\":\"1\",\"b c\":\"2,3\"}|4:{\"a\":\"x\",\"b c\":\"y\"}|");
+    check_rows("a;b\n1;2,5\n", "2:{\"a\":\"1\",\"b\":\"2,5\"}|");
+    /* quotes: separators, line ends and doubled quotes inside; a quote in a plain field is itself */
+    check_rows(
+        "a,b\n\"x,\"\"y\"\"\n\\z\",5\" disk\n1,\"\"\n",
+        "2:{\"a\":\"x,\\u0022y\\u0022\\u000a\\u005cz\",\"b\":\"5\\u0022 disk\"}|4:{\"a\":\"1\",\"b\":\"\"}|");
+    check_rows("a,b\n", "");
+    check_refused("a,b\n1\n", ":2: a record with fewer fields than the header's 2");
+    check_refused("a,b\n1,2\n1,2,3\n", ":3: a record with more fields than the header's 2");
+    check_refused("a,b\n\"x\"y,2\n", ":2: text follows a closing quote");
+    check_refused("a,b\n1,2\n1,\"2\n\n",
+                  ":3: a quoted field has no closing quote before the end of the file");
+    check_refused("a,b,a\n", ":1: the header has two columns 'a'");
+    check_refused("a,,b\n", ":1: column 2 of the header has no name");
+}
+
+/* Where bytes cannot tell, the name does. */
+static void test_named_kinds(void **state) {
+    (void)state;
+    check_named("one.csv", "text\n\"a, b\"\n", "2:{\"text\":\"a, b\"}|");
+    check_named("one.TSV", "text\nsaid \"yes\"\n", "2:{\"text\":\"said \\u0022yes\\u0022\"}|");
+    check_named("tabs.tsv", "a,b\tc\n1\t2\n", "2:{\"a,b\":\"1\",\"c\":\"2\"}|");
+    check_named("book.txt", "One, two\n\n\"three\"\n",
+                "1:{\"text\":\"One, two\\u000a\\u000a\\u0022three\\u0022\\u000a\"}|");
+    check_named("rows.txt", "{\"a\":1}\n", "1:{\"a\":1}|");
+    put_gz("book.txt.gz", "one, two", 8);
+    char got[64];
+    check_ok(read_all(got, sizeof got));
+    assert_string_equal(got, "1:{\"text\":\"one, two\"}|");
+}
+
+static void check_files(const char *given, const char *want) {
+    struct ot_data_files files = {0};
+    char got[512] = "", full[300];
+    snprintf(full, sizeof full, "%s%s", folder, given);
+    check_ok(ot_data_files_open(full, &files));
+    for (size_t i = 0; i < files.n; i++) {
+        assert_memory_equal(files.paths[i], folder, strlen(folder));
+        strcat(strcat(got, files.paths[i] + strlen(folder) + 1), "|");
+    }
+    ot_data_files_close(&files);
+    assert_string_equal(got, want);
+}
+
+static void check_no_files(const char *given, const char *words) {
+    struct ot_data_files files = {0};
+    char full[300];
+    snprintf(full, sizeof full, "%s%s", folder, given);
+    check_fails(ot_data_files_open(full, &files), OT_E_INPUT, words);
+    ot_data_files_close(&files);
+}
+
+static void test_files_of_a_directory(void **state) {
+    static const char *const names[] = {"d/b.jsonl", "d/a.csv.gz", "d/.hidden.jsonl", "d/readme.md",
+                                        "d/B.json",  "d/.txt",     "d/[x].jsonl"};
+    char at[300];
+    (void)state;
+    snprintf(at, sizeof at, "%s/d", folder);
+    assert_int_equal(mkdir(at, 0700), 0);
+    snprintf(at, sizeof at, "%s/d/sub.jsonl", folder);
+    assert_int_equal(mkdir(at, 0700), 0);
+    check_no_files("/d", "/d: the directory has no file of rows (.jsonl");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        put(names[i], "{}", 2);
+    check_files("/d", "d/B.json|d/[x].jsonl|d/a.csv.gz|d/b.jsonl|");
+    check_files("/d/", "d/B.json|d/[x].jsonl|d/a.csv.gz|d/b.jsonl|");
+    check_files("/d/*.json*", "d/B.json|d/[x].jsonl|d/b.jsonl|d/sub.jsonl|");
+    check_files("/d/[ab].*", "d/a.csv.gz|d/b.jsonl|");
+    check_files("/d/[x].jsonl", "d/[x].jsonl|"); /* exists, so it is no pattern */
+    check_files("/d/absent.jsonl", "d/absent.jsonl|");
+    check_no_files("/d/*.parquet", "/d/*.parquet: no file matches this pattern");
 }
 
 /* A file of several gzip members, as log rotation makes them, is read as one text. */
@@ -240,7 +325,8 @@ int main(void) {
         cmocka_unit_test(test_lines),        cmocka_unit_test(test_array),
         cmocka_unit_test(test_other_files),  cmocka_unit_test(test_gzip_members),
         cmocka_unit_test(test_damaged_gzip), cmocka_unit_test(test_damaged_second_member),
-        cmocka_unit_test(test_long_rows),
+        cmocka_unit_test(test_long_rows),    cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_named_kinds),  cmocka_unit_test(test_files_of_a_directory),
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);
 }

@@ -1,0 +1,61 @@
+/* Inside of source.c and source_table.c: a file that is being read. */
+#ifndef OT_DATA_SOURCE_STATE_H
+#define OT_DATA_SOURCE_STATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <zlib.h>
+
+#include "src/data/source.h"
+
+enum layout { LAYOUT_LINES, LAYOUT_ARRAY, LAYOUT_TABLE, LAYOUT_TEXT };
+
+struct ot_source {
+    char *path;
+    int fd;
+    int64_t total, bytes_read;
+    unsigned char *packed; /* compressed bytes of a gzip file; NULL: not gzip */
+    z_stream gzip;
+    bool in_member;
+    enum layout layout;
+    bool in_array, ended; /* in_array: '[' was read. ended: ']' or the end of the file was read */
+    int64_t line;         /* of the next byte, from 1 */
+
+    unsigned char *buffer; /* [begin, end) is read but not used yet */
+    size_t begin, end;
+    unsigned buffer_bytes; /* at most the size of a small file */
+
+    char *row;
+    size_t row_bytes, row_capacity;
+
+    /* LAYOUT_TABLE */
+    char separator;
+    char **columns; /* names of the header */
+    size_t n_columns, columns_capacity;
+    char *field; /* the field that is being read */
+    size_t field_bytes, field_capacity;
+};
+
+/* Looks at the next byte without consuming it; *byte is -1 at the end of the file. Errors: as
+ * ot_source_next. */
+int ot_source_peek(struct ot_source *s, int *byte);
+/* Appends to the row that began on `line`. Errors: OT_E_INPUT (too long), OT_E_BUDGET. */
+int ot_source_append(struct ot_source *s, int64_t line, const void *bytes, size_t n);
+
+/* ---- source_table.c ---- */
+
+/* The separator of a header line such as question,answer; '\0' if it is none. */
+char ot_source_header_separator(const char *line, size_t bytes);
+/* True if the name ends in .ending or .ending.gz, in any case. */
+bool ot_source_is_named(const struct ot_source *s, const char *ending);
+/* Reads the header of a table. Errors: OT_E_INPUT, OT_E_BUDGET. */
+int ot_source_table_begin(struct ot_source *s, char separator);
+void ot_source_table_end(struct ot_source *s); /* frees the names */
+/* Reads a record of a table as a JSON object with the names of the header. Returns 0 at the end of the file,
+ * else 1 and the line where the record begins. Errors: OT_E_INPUT, OT_E_BUDGET. */
+int ot_source_take_record(struct ot_source *s, int64_t *line);
+/* Reads the rest of the file as {"text": ".."}. */
+int ot_source_take_text(struct ot_source *s);
+
+#endif
