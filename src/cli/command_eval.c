@@ -54,13 +54,14 @@ static int evaluate(struct ot_session *s, struct ot_rows *rows) {
                                        .packing = rows->eval,
                                        .seq_len = seq_len,
                                        .micro_sequences = s->plan.chosen.micro_tokens / seq_len};
+    char name[OT_DATA_NAME_BYTES];
     struct ot_eval_result result;
     OT_TRY(ot_evaluate(s->engine, &evaluation, &result));
     const struct ot_data_stats *stats = ot_dataset_stats(rows->data);
     if (stats->bad || stats->untrained || stats->truncated)
         ot_log(OT_LOG_WARN,
                "%s: %lld rows skipped as bad, %lld without a trained token, %lld truncated to %lld tokens",
-               s->options->data, (long long)stats->bad, (long long)stats->untrained,
+               ot_data_name(s->options, name), (long long)stats->bad, (long long)stats->untrained,
                (long long)stats->truncated, (long long)seq_len);
     return print_result(s->options, &result);
 }

@@ -90,12 +90,12 @@ static int open_rows(struct command *c) {
     const struct ot_options *o = c->options;
     struct ot_session *s = &c->session;
     int64_t seq_len = 1, multiple = ot_device_token_multiple(s->machine.device);
-    if (o->data) {
+    if (o->data.n) {
         OT_TRY(ot_shape_seq_len(s->settings, ot_model_longest_row(&s->model.config), &seq_len));
         OT_TRY(ot_rows_open(s, seq_len, &c->rows));
     }
     OT_TRY(ot_model_open(&s->model.config, s->model.dtype, seq_len, &s->model.built));
-    if (o->data && c->format.kind == OT_QUANT_KIND_GPTQ)
+    if (o->data.n && c->format.kind == OT_QUANT_KIND_GPTQ)
         OT_TRY(ot_sequences_open(c->rows.train, c->rows.data, seq_len, o->calibration_rows, multiple,
                                  &c->calibration));
     if (!c->rows.eval)
@@ -105,12 +105,12 @@ static int open_rows(struct command *c) {
 }
 
 static void note_rows(const struct command *c) {
-    char tokens[OT_TEXT_BYTES], held_out[OT_TEXT_BYTES];
+    char tokens[OT_TEXT_BYTES], held_out[OT_TEXT_BYTES], name[OT_DATA_NAME_BYTES];
     const struct ot_options *o = c->options;
     if (c->calibration.n > 0 && c->calibration.n < o->calibration_rows)
         ot_log(OT_LOG_WARN, "%s has only %lld sequences to calibrate on, not the %lld of --calibration-rows",
-               o->data, (long long)c->calibration.n, (long long)o->calibration_rows);
-    if (o->data)
+               ot_data_name(o, name), (long long)c->calibration.n, (long long)o->calibration_rows);
+    if (o->data.n)
         ot_log(OT_LOG_INFO, "rows    %lld sequences (%s tokens) to calibrate on, %lld (%s tokens) held out",
                (long long)c->calibration.n, ot_text_count(c->calibration.row_tokens, tokens),
                (long long)c->held_out.n, ot_text_count(c->held_out.row_tokens, held_out));

@@ -59,6 +59,7 @@ static int add_entry(struct ot_data_files *files, const char *given, const char 
 
 static int add_directory(struct ot_data_files *files, const char *given) {
     DIR *dir = opendir(given);
+    size_t first = files->n;
     int rc = 0;
     if (!dir)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot read the directory", given);
@@ -73,7 +74,7 @@ static int add_directory(struct ot_data_files *files, const char *given) {
             rc = add_entry(files, given, entry->d_name);
     }
     closedir(dir);
-    if (rc == 0 && files->n == 0)
+    if (rc == 0 && files->n == first)
         rc =
             ot_fail(OT_E_INPUT,
                     "%s: the directory has no file of rows (.jsonl, .json, .csv, .tsv, .txt, or one of these "
@@ -99,6 +100,7 @@ static int add_matches(struct ot_data_files *files, const char *given) {
 
 int ot_data_files_open(const char *given, struct ot_data_files *files) {
     struct stat info;
+    size_t first = files->n;
     bool is_input = strcmp(given, OT_SOURCE_STANDARD_INPUT) == 0;
     bool exists = !is_input && stat(given, &info) == 0;
     if (exists && S_ISDIR(info.st_mode))
@@ -107,7 +109,7 @@ int ot_data_files_open(const char *given, struct ot_data_files *files) {
         OT_TRY(add_matches(files, given));
     else
         OT_TRY(add(files, strdup(given), given));
-    qsort(files->paths, files->n, sizeof *files->paths, by_bytes);
+    qsort(files->paths + first, files->n - first, sizeof *files->paths, by_bytes);
     return 0;
 }
 

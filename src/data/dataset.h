@@ -60,9 +60,16 @@ struct ot_row {
 /* Errors: OT_E_IO, OT_E_INPUT (the message names FILE:LINE, the fault and the cure; also if the file is empty
  * or nothing in it trains), OT_E_USAGE, OT_E_BUDGET. */
 int ot_dataset_open(const struct ot_dataset_config *config, struct ot_dataset **out);
+/* The same for several sources: paths[n] in place of config->path, which then names all of them in
+ * messages. */
+int ot_dataset_open_sources(const struct ot_dataset_config *config, const char *const *paths, int n,
+                            struct ot_dataset **out);
 void ot_dataset_close(struct ot_dataset *dataset); /* NULL is fine */
 
 const struct ot_data_stats *ot_dataset_stats(const struct ot_dataset *dataset);
+int ot_dataset_sources(const struct ot_dataset *dataset);
+/* The first row of a source; of the one past the last: the number of rows. */
+int64_t ot_dataset_source_begin(const struct ot_dataset *dataset, int source);
 const char *ot_dataset_file(const struct ot_dataset *dataset, size_t file); /* its path; file < stats.files */
 /* A fingerprint: equal if two files of rows, read in the same way, give the same tokens in the same order. */
 struct ot_data_fingerprint {
@@ -80,9 +87,9 @@ struct ot_row ot_dataset_row(const struct ot_dataset *dataset, int64_t row);
 int64_t ot_row_prompt_tokens(const struct ot_row *row);
 size_t ot_dataset_bytes(const struct ot_dataset *dataset); /* memory held in bytes, for the ledger */
 
-/* --show-sample: shows row `index` (from 0) of the first file as it will be trained on. First its text with the
- * trained tokens marked, by colour and underline if `ansi`, otherwise by [brackets]; then a table of tokens.
- * The caller frees *text. Errors: as ot_dataset_open; OT_E_USAGE if the file has no such row. */
+/* --show-sample: shows row `index` (from 0) of the first file as it will be trained on. First its text with
+ * the trained tokens marked, by colour and underline if `ansi`, otherwise by [brackets]; then a table of
+ * tokens. The caller frees *text. Errors: as ot_dataset_open; OT_E_USAGE if the file has no such row. */
 int ot_dataset_show_sample(const struct ot_dataset_config *config, int64_t index, bool ansi, char **text);
 
 #endif

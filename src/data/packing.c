@@ -51,26 +51,27 @@ int64_t ot_split_rows(const struct ot_dataset *dataset, double fraction, uint64_
     return drawn;
 }
 
-static bool is_used(const struct ot_packing_config *config, int64_t row) {
-    return !config->only || config->only[row] == config->only_value;
+static uint32_t copies_of(const struct ot_packing_config *config, int64_t row) {
+    return config->copies ? config->copies[row] : 1;
 }
 
 static int64_t row_length(const struct ot_packing *p, uint32_t row) {
     return ot_dataset_row(p->config.dataset, row).n;
 }
 
+/* Returns the length of the longest row, -1 if there are too many. */
 static int64_t count_rows(struct ot_packing *p) {
-    int64_t longest = 0;
+    int64_t longest = 0, n_rows = 0;
     for (int64_t i = 0; i < ot_dataset_rows(p->config.dataset); i++) {
-        if (!is_used(&p->config, i))
-            continue;
         struct ot_row row = ot_dataset_row(p->config.dataset, i);
-        p->n_rows++;
-        p->tokens += row.n;
-        p->trained += row.trained;
-        longest = ot_max(row.n, longest);
+        int64_t copies = copies_of(&p->config, i);
+        n_rows += copies;
+        p->tokens += copies * row.n;
+        p->trained += copies * row.trained;
+        longest = copies > 0 ? ot_max(row.n, longest) : longest;
     }
-    return longest;
+    p->n_rows = (uint32_t)n_rows;
+    return n_rows < UINT32_MAX ? longest : -1;
 }
 
 /* ---- grouping rows into sequences ---- */
@@ -87,8 +88,8 @@ struct supply {
 static void rank_rows(struct ot_packing *p, struct supply *s) {
     int64_t n = ot_dataset_rows(p->config.dataset);
     for (int64_t i = 0; i < n; i++)
-        if (is_used(&p->config, i))
-            s->left[row_length(p, (uint32_t)i)]++;
+        if (copies_of(&p->config, i) > 0)
+            s->left[row_length(p, (uint32_t)i)] += copies_of(&p->config, i);
     uint32_t rank = 0;
     for (int64_t length = s->longest; length >= 0; length--) {
         s->next[length] = rank;
@@ -97,7 +98,7 @@ static void rank_rows(struct ot_packing *p, struct supply *s) {
             s->bits[length / 64] |= (uint64_t)1 << (length % 64);
     }
     for (int64_t i = 0; i < n; i++)
-        if (is_used(&p->config, i))
+        for (uint32_t copy = 0; copy < copies_of(&p->config, i); copy++)
             p->by_rank[s->next[row_length(p, (uint32_t)i)]++] = (uint32_t)i;
     for (int64_t length = 0; length <= s->longest; length++)
         s->next[length] -= s->left[length];
@@ -193,7 +194,7 @@ static int lay_out_single(struct ot_packing *p) {
         return -1;
     uint32_t j = 0;
     for (int64_t i = 0; i < ot_dataset_rows(p->config.dataset); i++)
-        if (is_used(&p->config, i))
+        for (uint32_t copy = 0; copy < copies_of(&p->config, i); copy++)
             p->by_rank[j++] = (uint32_t)i;
     for (j = 0; j < p->n_rows; j++) {
         p->place[j] = j;
@@ -212,6 +213,10 @@ int ot_packing_open(const struct ot_packing_config *config, struct ot_packing **
         return ot_fail(OT_E_BUDGET, "no memory for packing");
     p->config = *config;
     int64_t longest = count_rows(p);
+    if (longest < 0) {
+        rc = ot_fail(OT_E_INPUT, "an epoch of more than 4 billion rows; give less data, or smaller shares");
+        goto out;
+    }
     assert(longest <= config->seq_len); /* the dataset was made with this seq_len or a smaller one */
     size_t n = (size_t)p->n_rows + 1;   /* one more, so that an empty dataset needs no special case */
     p->by_rank = calloc(n, sizeof *p->by_rank);
@@ -223,7 +228,7 @@ int ot_packing_open(const struct ot_packing_config *config, struct ot_packing **
         rc = ot_fail(OT_E_BUDGET, "no memory for packing %u rows", p->n_rows);
         goto out;
     }
-    p->config.only = NULL; /* read only during open */
+    p->config.copies = NULL; /* read only during open */
     ot_packing_set_epoch(p, 0);
     *out = p;
     p = NULL;

@@ -29,8 +29,7 @@ int64_t ot_split_rows(const struct ot_dataset *dataset, double fraction, uint64_
 
 struct ot_packing_config {
     const struct ot_dataset *dataset; /* outlives the packing */
-    const bool *only;                 /* [rows]; NULL: all rows. Read only during open */
-    bool only_value;                  /* rows with only[i] == only_value are used */
+    const uint16_t *copies; /* [rows]: times a row is used in an epoch; NULL: once. Read only during open */
     int64_t seq_len;
     bool one_row; /* --pack no: each sequence is one row */
     bool shuffle; /* false: every epoch has the same order; with one_row the order of the file */

@@ -1,11 +1,11 @@
 /* Reads the rows of a data file one at a time, as bytes.
  *
- * A file has JSON lines, one JSON array of rows, or a table (CSV, TSV) whose header names the fields, plain or
- * gzip; the source finds out from the bytes. The name decides for two kinds that bytes cannot tell: a file
- * *.txt that does not begin like JSON is one row {"text": ".."}, and a file *.csv or *.tsv is a table even
- * with a single column. Memory is bounded by the longest row. Offsets have 64 bits. A UTF-8 byte order mark, CRLF
- * and empty lines are accepted. A truncated or damaged gzip stream and files of other kinds are errors that
- * name the file and the place.
+ * A file has JSON lines, one JSON array of rows, or a table (CSV, TSV) whose header names the fields, plain
+ * or gzip; the source finds out from the bytes. The name decides for two kinds that bytes cannot tell: a
+ * file *.txt that does not begin like JSON is one row {"text": ".."}, and a file *.csv or *.tsv is a table
+ * even with a single column. Memory is bounded by the longest row. Offsets have 64 bits. A UTF-8 byte order
+ * mark, CRLF and empty lines are accepted. A truncated or damaged gzip stream and files of other kinds are
+ * errors that name the file and the place.
  *
  * A source checks only what it needs to separate rows. The parser checks that a row is UTF-8 and JSON. One
  * thread at a time.

@@ -19,7 +19,7 @@ static void put_option(struct ot_json_writer *w, const struct ot_option *option)
     ot_json_put_text(w, "section", ot_option_section_title(option->section));
     ot_json_put_bool(w, "has_value", option->type != OT_OPTION_FLAG);
     ot_json_put_bool(w, "value_is_optional", option->bare != NULL);
-    ot_json_put_bool(w, "repeats", option->type == OT_OPTION_NVME);
+    ot_json_put_bool(w, "repeats", ot_option_repeats(option));
     ot_json_begin_array(w, "commands");
     for (int c = 0; c < OT_COMMAND_COUNT; c++)
         if (option->commands & (1u << c))

@@ -63,6 +63,7 @@ void ot_option_reset(struct ot_options *options, int index) {
         [OT_OPTION_STEP] = sizeof(struct ot_step_tokens),
         [OT_OPTION_COUNTS] = sizeof(struct ot_count_list),
         [OT_OPTION_SIZES] = sizeof(struct ot_count_list),
+        [OT_OPTION_TEXTS] = sizeof(struct ot_texts),
         [OT_OPTION_NVME] = sizeof(struct ot_nvme_dirs),
     };
     const struct ot_option *option = ot_option_at(index);
@@ -158,7 +159,7 @@ static int take_option(int argc, char *const *argv, int *at, struct ot_options *
     char spelled[64];
     snprintf(spelled, sizeof spelled, "--%s", option->name);
     OT_TRY(check_command(option, spelled, out->command));
-    if (out->source[index] == OT_FROM_COMMAND_LINE && option->type != OT_OPTION_NVME)
+    if (out->source[index] == OT_FROM_COMMAND_LINE && !ot_option_repeats(option))
         out->repeated[index] = true;
     out->source[index] = OT_FROM_COMMAND_LINE;
     if (option->type == OT_OPTION_FLAG) {
@@ -268,7 +269,8 @@ static const char *config_text(const struct ot_option *option, const struct ot_j
     bool is_switch = option->type == OT_OPTION_FLAG || option->type == OT_OPTION_YES_NO;
     if (type == OT_JSON_BOOL && is_switch)
         return ot_json_bool(value, false) ? "yes" : "no";
-    bool is_text = option->type == OT_OPTION_TEXT; /* borrowed: a number in the tree has no text to lend */
+    /* borrowed: a number in the tree has no text to lend */
+    bool is_text = option->type == OT_OPTION_TEXT || option->type == OT_OPTION_TEXTS;
     if ((type == OT_JSON_INT && option->takes_number) || (type == OT_JSON_REAL && option->takes_real))
         return keep_number(value, out);
     if (type == OT_JSON_INT && !is_switch && !is_text)
@@ -280,8 +282,8 @@ static const char *config_text(const struct ot_option *option, const struct ot_j
     return number;
 }
 
-int ot_option_parse_json(const struct ot_option *option, const char *key, const struct ot_json *value,
-                         struct ot_options *out) {
+static int parse_json_value(const struct ot_option *option, const char *key, const struct ot_json *value,
+                            struct ot_options *out) {
     char number[40];
     size_t bytes;
     const char *text = config_text(option, value, number, out);
@@ -291,6 +293,15 @@ int ot_option_parse_json(const struct ot_option *option, const char *key, const 
     if (ot_json_type(value) == OT_JSON_STRING && strlen(ot_json_string(value, &bytes)) != bytes)
         return ot_fail(OT_E_USAGE, "%s: a NUL character is not allowed in the text", key);
     return ot_option_parse_value(option, key, text, out);
+}
+
+int ot_option_parse_json(const struct ot_option *option, const char *key, const struct ot_json *value,
+                         struct ot_options *out) {
+    if (ot_json_type(value) != OT_JSON_ARRAY || !ot_option_repeats(option))
+        return parse_json_value(option, key, value, out);
+    for (size_t i = 0; i < ot_json_length(value); i++)
+        OT_TRY(parse_json_value(option, key, ot_json_at(value, i), out));
+    return 0;
 }
 
 static int take_config_value(struct ot_options *out, const char *key, const struct ot_json *value) {
@@ -311,14 +322,9 @@ static int take_config_value(struct ot_options *out, const char *key, const stru
     enum ot_json_type type = ot_json_type(value);
     if (out->source[index] == OT_FROM_COMMAND_LINE || type == OT_JSON_NULL)
         return 0;
-    out->source[index] = OT_FROM_FILE;
-    if (type != OT_JSON_ARRAY || option->type != OT_OPTION_NVME)
-        return ot_option_parse_json(option, key, value, out);
-    if (ot_json_length(value) == 0)
-        out->source[index] = OT_FROM_NOWHERE;
-    for (size_t i = 0; i < ot_json_length(value); i++)
-        OT_TRY(ot_option_parse_json(option, key, ot_json_at(value, i), out));
-    return 0;
+    bool is_empty = type == OT_JSON_ARRAY && ot_option_repeats(option) && ot_json_length(value) == 0;
+    out->source[index] = is_empty ? OT_FROM_NOWHERE : OT_FROM_FILE;
+    return ot_option_parse_json(option, key, value, out);
 }
 
 static int take_config(struct ot_options *out) {
@@ -357,6 +363,20 @@ int ot_options_parse(int argc, char *const *argv, struct ot_options *out) {
     OT_TRY(ot_options_check(out));
     note_repeated(out);
     return 0;
+}
+
+const char *ot_data_name(const struct ot_options *options, char text[OT_DATA_NAME_BYTES]) {
+    const struct ot_texts *data = &options->data;
+    const char *first = data->n > 0 ? data->items[0] : "", *colon = strrchr(first, ':');
+    bool has_share = data->n > 1 && colon && colon[1] && colon[1 + strspn(colon + 1, "0123456789.")] == '\0';
+    if (strcmp(first, "-") == 0)
+        first = "standard input";
+    if (data->n <= 1)
+        return first;
+    snprintf(text, OT_DATA_NAME_BYTES, "%.*s and %d more",
+             (int)ot_min(has_share ? (size_t)(colon - first) : strlen(first), (size_t)200), first,
+             data->n - 1);
+    return text;
 }
 
 void ot_options_free(struct ot_options *options) {

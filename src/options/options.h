@@ -78,6 +78,7 @@ enum ot_option_type {
     OT_OPTION_STEP,     /* struct ot_step_tokens: 16k, or auto:8k..64k */
     OT_OPTION_COUNTS,   /* struct ot_count_list: 2k,8k */
     OT_OPTION_SIZES,    /* struct ot_count_list, of bytes: 8G,16G */
+    OT_OPTION_TEXTS,    /* struct ot_texts; each repetition, or array item, adds one */
     OT_OPTION_NVME,     /* struct ot_nvme_dirs: DIR or DIR:SIZE; each repetition, or array item, adds one */
     OT_OPTION_TYPE_COUNT
 };
@@ -117,6 +118,12 @@ enum { OT_LIST_MAX = 8 };
 struct ot_count_list {
     int n;
     int64_t values[OT_LIST_MAX];
+};
+
+enum { OT_TEXTS_MAX = 16 };
+struct ot_texts {
+    int n;
+    const char *items[OT_TEXTS_MAX];
 };
 
 enum { OT_NVME_MAX_DIRS = 16, OT_NVME_PATH_BYTES = 4096 };
@@ -175,6 +182,10 @@ struct ot_option {
     const char *elsewhere; /* names in other programs, separated by spaces: for error sentences only */
 };
 
+/* True if each repetition on the command line, and each item of an array in a file, adds a value. */
+static inline bool ot_option_repeats(const struct ot_option *option) {
+    return option->type == OT_OPTION_TEXTS || option->type == OT_OPTION_NVME;
+}
 /* NULL past the last. If one name means different things in two commands, the table has a row for each. */
 const struct ot_option *ot_option_at(int index);
 /* The index of the command's row with this name, else of another command's row; -1: no such name. */
@@ -206,6 +217,7 @@ enum {
     OT_CHOICE_TO_INT8,
     OT_CHOICE_TO_MXFP4
 };
+enum { OT_CHOICE_MIX_BY_ROWS, OT_CHOICE_MIX_BY_TOKENS };
 enum { OT_CHOICE_P2P_AUTO, OT_CHOICE_P2P_YES, OT_CHOICE_P2P_NO };
 enum {
     OT_CHOICE_SHARD_AUTO,
@@ -230,8 +242,9 @@ struct ot_options {
     enum ot_command command;
     bool help, version;
 
-    const char *dir; /* of verify and export: the checkpoint, run or model directory */
-    const char *model, *data, *eval_data, *out, *tokenizer, *config;
+    const char *dir;      /* of verify and export: the checkpoint, run or model directory */
+    struct ot_texts data; /* files, directories, patterns: with a share, PATH:SHARE (data/mixture.h) */
+    const char *model, *eval_data, *out, *tokenizer, *config;
     int init;
     const char *train, *freeze; /* patterns of tensors (models/selection.h); NULL: not given */
     const char *lora;           /* adapters (models/lora_spec.h); NULL: none */
@@ -239,6 +252,7 @@ struct ot_options {
     const char *adapter;        /* a directory of adapters; NULL: none */
     int base_type;              /* enum ot_base_type */
 
+    int mix_by;
     const char *template_name, *prompt_format, *columns;
     bool pack, train_on_prompt, no_eos, skip_bad, show_sample;
     double eval_fraction;
@@ -329,6 +343,9 @@ int ot_options_parse(int argc, char *const *argv, struct ot_options *out);
 /* After ot_options_parse has failed: takes the options that say which rank this process is, wherever they are
  * among the words, and ignores all that is wrong. */
 void ot_options_find_rank(int argc, char *const *argv, struct ot_options *out);
+/* What messages call the rows of --data: "a.jsonl", or "a.jsonl and 2 more", which is written to text. */
+enum { OT_DATA_NAME_BYTES = 240 };
+const char *ot_data_name(const struct ot_options *options, char text[OT_DATA_NAME_BYTES]);
 void ot_options_free(struct ot_options *options);
 
 /* True if the user gave the option: on the command line, in the config file, or to the run that is resumed.

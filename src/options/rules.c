@@ -52,8 +52,8 @@ static const struct rule dependent[] = {
     {OT_FOR_PLAN, "nic", "nodes"},
     {OT_FOR_PLAN, "pcie ram", "gpu"},
     {OT_FOR_PLAN,
-     "tokenizer template prompt-format columns pack train-on-prompt no-eos skip-bad eval-fraction eval-every "
-     "seed",
+     "tokenizer template prompt-format columns mix-by pack train-on-prompt no-eos skip-bad eval-fraction "
+     "eval-every seed",
      "data"},
     {OT_FOR_PLAN, "nvme-read nvme-write", "nvme"},
     {OT_FOR_EXPORT, "modelfile", "gguf"},
@@ -354,13 +354,13 @@ static int check_plan(const struct ot_options *o) {
         if (!ot_words_have("gpu json config quiet", option->name) && ot_options_given(o, option->name))
             return ot_fail(OT_E_USAGE, "--gpu list shows the cards and plans nothing; remove --%s",
                            option->name);
-    if (ot_options_given(o, "epochs") && !o->tokens && !o->rows && !o->data)
+    if (ot_options_given(o, "epochs") && !o->tokens && !o->rows && !o->data.n)
         return ot_fail(
             OT_E_USAGE,
             "--epochs has no effect without --data, --tokens or --rows, which give the length of an epoch");
     if (ot_options_given(o, "eval-every") && o->eval_fraction == 0)
         return ot_fail(OT_E_USAGE, "--eval-every has no effect with --eval-fraction 0");
-    if (o->within > 0 && !o->steps && !o->tokens && !o->rows && !o->data)
+    if (o->within > 0 && !o->steps && !o->tokens && !o->rows && !o->data.n)
         return ot_fail(OT_E_USAGE,
                        "--within needs the length of the run: --steps, or --tokens, --rows or --data");
     return check_step(o);

@@ -283,6 +283,18 @@ static int parse_nvme(const struct ot_option *option, const char *spelled, const
     return 0;
 }
 
+static int parse_texts(const char *spelled, const char *text, struct ot_texts *out) {
+    if (!*text)
+        return ot_fail(OT_E_USAGE, "%s '': the value is empty", spelled);
+    for (int i = 0; i < out->n; i++)
+        if (strcmp(out->items[i], text) == 0)
+            return ot_fail(OT_E_USAGE, "%s: %.200s is given twice", spelled, text);
+    if (out->n == OT_TEXTS_MAX)
+        return ot_fail(OT_E_USAGE, "%s: more than %d values", spelled, OT_TEXTS_MAX);
+    out->items[out->n++] = text;
+    return 0;
+}
+
 /* Writes the form of a valid value, for the error. */
 static void describe_wanted(const struct ot_option *option, char *out, size_t bytes) {
     switch (option->type) {
@@ -394,7 +406,8 @@ static bool read_value(const struct ot_option *option, const char *text, void *f
         return read_device(text, field);
     case OT_OPTION_HOMES:
         return read_homes(text, field);
-    case OT_OPTION_ENGINES: /* ot_option_parse_value parses these two itself */
+    case OT_OPTION_ENGINES: /* ot_option_parse_value parses these itself */
+    case OT_OPTION_TEXTS:
     case OT_OPTION_NVME:
     case OT_OPTION_TYPE_COUNT:
         break;
@@ -406,6 +419,8 @@ int ot_option_parse_value(const struct ot_option *option, const char *spelled, c
                           struct ot_options *out) {
     if (option->type == OT_OPTION_ENGINES)
         return parse_engines(spelled, text, (struct ot_engine_fractions *)((char *)out + option->field));
+    if (option->type == OT_OPTION_TEXTS)
+        return parse_texts(spelled, text, (struct ot_texts *)((char *)out + option->field));
     if (option->type == OT_OPTION_NVME)
         return parse_nvme(option, spelled, text, (struct ot_nvme_dirs *)((char *)out + option->field));
     if (read_value(option, text, (char *)out + option->field))
@@ -439,6 +454,18 @@ static void put_list(const char *name, const struct ot_count_list *list, struct 
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%lld", used ? "," : "",
                                  (long long)list->values[i]);
     ot_json_put_text(w, name, text);
+}
+
+/* A single text is not an array, as in files of earlier versions. */
+static void put_texts(const char *name, const struct ot_texts *texts, struct ot_json_writer *w) {
+    if (texts->n == 1) {
+        ot_json_put_text(w, name, texts->items[0]);
+        return;
+    }
+    ot_json_begin_array(w, name);
+    for (int i = 0; i < texts->n; i++)
+        ot_json_put_text(w, NULL, texts->items[i]);
+    ot_json_end_array(w);
 }
 
 static void put_nvme(const char *name, const struct ot_nvme_dirs *nvme, struct ot_json_writer *w) {
@@ -553,6 +580,9 @@ void ot_option_put_value(const struct ot_option *option, const struct ot_options
     case OT_OPTION_COUNTS:
     case OT_OPTION_SIZES:
         put_list(option->name, field, w);
+        return;
+    case OT_OPTION_TEXTS:
+        put_texts(option->name, field, w);
         return;
     case OT_OPTION_NVME:
         put_nvme(option->name, field, w);

@@ -146,7 +146,7 @@ static int count_sequences(struct ot_plan_case *c) {
     struct ot_plan_rows rows;
     char directory[PATH_MAX];
     c->sequences = o->tokens ? (o->tokens + c->seq_len - 1) / c->seq_len : o->rows;
-    if (!o->data)
+    if (o->data.n == 0)
         return 0;
     c->bytes_per_token = c->has_tokenizer || o->tokenizer ? 0 : plan_rows_bytes_per_token(c->config.vocab);
     const struct ot_options as_run = options_of_rows(c, directory);
@@ -175,7 +175,7 @@ static int shape_run(struct ot_plan_case *c) {
         set_step(c, o->tokens_per_step.most / c->seq_len);
         return 0;
     }
-    set_step(c, ot_shape_step_sequences(o, c->seq_len, o->data ? c->sequences : INT64_MAX));
+    set_step(c, ot_shape_step_sequences(o, c->seq_len, o->data.n ? c->sequences : INT64_MAX));
     if (!o->tokens_per_step.count)
         ot_settings_choose_step(&c->settings, c->step_sequences * c->seq_len);
     return o->micro_batch <= c->step_sequences

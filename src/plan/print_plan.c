@@ -336,14 +336,14 @@ static void print_nvme(const struct ot_plan_case *c, const struct ot_plan_answer
 static void print_run(const struct ot_plan_case *c, FILE *out) {
     struct ot_plan_answer a = ot_plan_case_answer(c);
     char steps[OT_TEXT_BYTES], tokens[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rows[OT_TEXT_BYTES];
-    char others[OT_FORECAST_LINE_BYTES];
+    char others[OT_FORECAST_LINE_BYTES], name[OT_DATA_NAME_BYTES];
     double price = c->price;
     const char *about = c->machine.card ? "about " : "";
     ot_text_duration(a.run_seconds, time);
     if (a.run_seconds > 1e9) /* too long for days and hours */
         snprintf(time, sizeof time, "%.3g years", a.run_seconds / (365.25 * 86400));
     if (c->rows)
-        fprintf(out, "data    %s · %s row%s to train on · %s%s tokens\n", c->options->data,
+        fprintf(out, "data    %s · %s row%s to train on · %s%s tokens\n", ot_data_name(c->options, name),
                 ot_text_count(c->rows, rows), ot_plural(c->rows), c->bytes_per_token > 0 ? "about " : "",
                 ot_text_short((double)c->row_tokens, tokens));
     if (c->rows && c->bytes_per_token > 0)

@@ -135,6 +135,17 @@ static void print_dataset(const char *path, const struct ot_dataset *dataset) {
     }
 }
 
+/* What each source gives to an epoch. */
+static void print_mixture(const struct ot_rows *rows) {
+    for (int i = 0; rows->parts && i < rows->n_sources; i++) {
+        const struct ot_mixture_part *part = &rows->parts[i];
+        char documents[OT_TEXT_BYTES], unique[OT_TEXT_BYTES], trained[OT_TEXT_BYTES];
+        ot_log(OT_LOG_INFO, "        %5.1f %%  %.200s · %s rows an epoch, from %s of its %s",
+               100 * part->share, rows->sources[i].path, ot_text_count(part->trained, trained),
+               ot_text_count(part->unique, unique), ot_text_count(part->documents, documents));
+    }
+}
+
 static void print_notes(const struct ot_session *s, const struct ot_dataset *dataset) {
     const struct ot_data_stats *stats = ot_dataset_stats(dataset);
     char place[PLACE_BYTES];
@@ -199,10 +210,12 @@ static void warn_truncated(const struct ot_session *s, const char *path, const s
 static void print_data(const struct ot_report *r) {
     const struct ot_rows *rows = r->rows;
     char train[OT_TEXT_BYTES], held[OT_TEXT_BYTES], tokens[OT_TEXT_BYTES], sequences[OT_TEXT_BYTES];
+    char name[OT_DATA_NAME_BYTES];
     const struct ot_data_stats *stats = ot_dataset_stats(rows->data);
     double all = (double)ot_packing_tokens(rows->train),
            trained = (double)ot_packing_trained_tokens(rows->train);
-    print_dataset(r->session->options->data, rows->data);
+    print_dataset(ot_data_name(r->session->options, name), rows->data);
+    print_mixture(rows);
     if (rows->own_eval)
         print_dataset(r->session->options->eval_data, rows->own_eval);
     ot_log(
@@ -213,7 +226,7 @@ static void print_data(const struct ot_report *r) {
         100 * trained / all, ot_text_count(r->shape->sequences, sequences), ot_plural(r->shape->sequences),
         (long long)rows->seq_len, 100 * ot_packing_fill(rows->train));
     print_notes(r->session, rows->data);
-    warn_truncated(r->session, r->session->options->data, stats, rows->seq_len);
+    warn_truncated(r->session, ot_data_name(r->session->options, name), stats, rows->seq_len);
     if (rows->own_eval)
         warn_truncated(r->session, r->session->options->eval_data, ot_dataset_stats(rows->own_eval),
                        rows->seq_len);

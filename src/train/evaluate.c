@@ -243,8 +243,9 @@ int ot_loss_guard_explain(const struct ot_loss_guard *guard, const struct ot_ses
     /* if every micro-batch was finite, look at the first */
     int micro = ot_max(result->bad_micro, 0);
     char finding[OT_LOSS_GUARD_TEXT_BYTES], data[ROWS_BYTES], in_a_row[64] = "";
+    char name[OT_DATA_NAME_BYTES];
     struct ot_bad_block found;
-    name_rows(rows, step, micro, s->options->data, data);
+    name_rows(rows, step, micro, ot_data_name(s->options, name), data);
     if (guard->in_a_row > 1)
         snprintf(in_a_row, sizeof in_a_row, ", the last of %lld in a row", (long long)guard->in_a_row);
     if (result->skipped == OT_SKIP_SPIKE)

@@ -47,16 +47,16 @@ static int find_model_name(const char *given, char name[NAME_MAX + 1]) {
     return n < 0 || n > NAME_MAX ? refuse_name() : 0;
 }
 
-/* The last component of --data up to its first dot. The first dot of a hidden file stays. A pattern gives what
- * stands before its first wildcard. */
+/* The last component of --data up to its first dot. The first dot of a hidden file stays. A pattern gives
+ * what stands before its first wildcard. */
 static const char *find_data_name(const struct ot_options *options, size_t *length) {
-    const char *data = options->command == OT_COMMAND_BENCH ? "bench" : options->data;
+    const char *data = options->command == OT_COMMAND_BENCH ? "bench" : options->data.items[0];
     size_t end = strlen(data), start;
     while (end > 1 && data[end - 1] == '/')
         end--;
     for (start = end; start > 0 && data[start - 1] != '/';)
         start--;
-    *length = end > start ? 1 + strcspn(data + start + 1, "./*?[") : 0;
+    *length = end > start ? 1 + strcspn(data + start + 1, ".:/*?[") : 0;
     if (*length > 0 && !strchr("*?[", data[start]) && strcmp(data, OT_SOURCE_STANDARD_INPUT) != 0)
         return data + start;
     *length = strlen("rows");

@@ -46,6 +46,13 @@ static void put_option(struct ot_string_builder *b, const struct ot_json *run, c
     case OT_JSON_REAL:
         ot_string_append_format(b, "- %s: %g\n", name, ot_json_real(value, 0));
         break;
+    case OT_JSON_ARRAY:
+        ot_string_append_format(b, "- %s:", name);
+        for (size_t i = 0; i < ot_json_length(value); i++)
+            if ((text = ot_json_string(ot_json_at(value, i), NULL)))
+                ot_string_append_format(b, "%s `%s`", i ? "," : "", last_part(text));
+        ot_string_append_text(b, "\n");
+        break;
     default:
         break;
     }

@@ -237,11 +237,12 @@ int ot_resume_check(const struct ot_resume *resume, const struct ot_options *opt
     const struct ot_checkpoint_record *r = resume->record;
     if (!r)
         return 0;
+    char name[OT_DATA_NAME_BYTES];
     const char *dir = resume->dir;
     OT_TRY(compare_keys(dir, r->model, r->model, identity->model));
     OT_TRY(compare_keys(dir, identity->model, r->model, identity->model));
     OT_TRY(compare_base(resume, options, &identity->base));
-    OT_TRY(compare_rows(dir, options->data, &r->data, &identity->data));
+    OT_TRY(compare_rows(dir, ot_data_name(options, name), &r->data, &identity->data));
     if (options->eval_data && r->eval_data.rows == 0)
         return ot_fail(OT_E_INPUT, "%s was made without --eval-data. %s", dir, cure);
     return options->eval_data ? compare_rows(dir, options->eval_data, &r->eval_data, &identity->eval_data)

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 
 #include "src/base/error.h"
 #include "src/base/log.h"
@@ -53,28 +54,98 @@ static int check_input(const struct ot_session *session, const char *path) {
                : 0;
 }
 
-static int open_file(const struct ot_session *session, const char *path, int64_t seq_len,
-                     struct ot_dataset **out) {
+static int open_eval_data(const struct ot_session *session, struct ot_rows *rows) {
+    const char *path = session->options->eval_data;
     OT_TRY(check_input(session, path));
-    struct ot_dataset_config config = rows_config(session, path, seq_len);
-    int rc = ot_dataset_open(&config, out);
+    struct ot_dataset_config config = rows_config(session, path, rows->seq_len);
+    int rc = ot_dataset_open(&config, &rows->own_eval);
     ot_log_set_status("");
     return rc;
 }
 
+static int open_data(const struct ot_session *session, struct ot_rows *rows) {
+    const struct ot_texts *given = &session->options->data;
+    const char *paths[OT_TEXTS_MAX];
+    char name[OT_DATA_NAME_BYTES];
+    rows->sources = calloc((size_t)given->n, sizeof *rows->sources);
+    if (!rows->sources)
+        return ot_fail(OT_E_BUDGET, "no memory for the names of --data");
+    for (; rows->n_sources < given->n; rows->n_sources++) {
+        struct ot_mixture_source *source = &rows->sources[rows->n_sources];
+        OT_TRY(ot_mixture_parse(given->items[rows->n_sources], source));
+        OT_TRY(check_input(session, source->path));
+        paths[rows->n_sources] = source->path;
+    }
+    struct ot_dataset_config config =
+        rows_config(session, ot_data_name(session->options, name), rows->seq_len);
+    int rc = ot_dataset_open_sources(&config, paths, given->n, &rows->data);
+    ot_log_set_status("");
+    return rc;
+}
+
+/* Training takes the rows that are not held out, as often as the mixture says. Evaluation takes the others,
+ * once. */
 static int pack(const struct ot_session *session, const struct ot_rows *rows,
                 const struct ot_dataset *dataset, bool training, struct ot_packing **out) {
     bool split = dataset == rows->data && rows->held_out;
+    uint16_t *copies = NULL;
     struct ot_packing_config config = {
         .dataset = dataset,
-        .only = split ? rows->held_out : NULL,
-        .only_value = split && !training,
+        .copies = training ? rows->copies : NULL,
         .seq_len = rows->seq_len,
         .one_row = !session->options->pack,
         .shuffle = training,
         .seed = (uint64_t)session->options->seed,
     };
-    return ot_packing_open(&config, out);
+    if (split && !config.copies) {
+        int64_t n = ot_dataset_rows(dataset);
+        config.copies = copies = calloc((size_t)n, sizeof *copies);
+        if (!copies)
+            return ot_fail(OT_E_BUDGET, "no memory to split the rows");
+        for (int64_t i = 0; i < n; i++)
+            copies[i] = rows->held_out[i] != training;
+    }
+    int rc = ot_packing_open(&config, out);
+    free(copies);
+    return rc;
+}
+
+/* Returns 1 if the sources have shares: all of them, or none. */
+static int check_shares(const struct ot_session *session, const struct ot_rows *rows) {
+    const struct ot_options *o = session->options;
+    int with_share = 0;
+    for (int i = 0; i < rows->n_sources; i++)
+        with_share += rows->sources[i].share > 0;
+    if (with_share == 0)
+        return ot_options_given(o, "mix-by")
+                   ? ot_fail(OT_E_USAGE, "--mix-by has no effect without shares, such as --data a.jsonl:0.7 "
+                                         "--data b.jsonl:0.3")
+                   : 0;
+    if (rows->n_sources == 1 || o->command == OT_COMMAND_EVAL)
+        return ot_fail(OT_E_USAGE, "--data %.200s:%g: a share has no effect %s", rows->sources[0].path,
+                       rows->sources[0].share,
+                       rows->n_sources == 1 ? "with a single --data"
+                                            : "on an evaluation, which takes each row once");
+    for (int i = 0; i < rows->n_sources; i++)
+        if (rows->sources[i].share == 0)
+            return ot_fail(OT_E_USAGE,
+                           "--data %.200s has no share, but another --data has one; give all of "
+                           "them one, such as %.200s:0.5, or none",
+                           rows->sources[i].path, rows->sources[i].path);
+    return 1;
+}
+
+static int mix(const struct ot_session *session, struct ot_rows *rows) {
+    rows->copies = calloc((size_t)ot_dataset_rows(rows->data), sizeof *rows->copies);
+    rows->parts = calloc((size_t)rows->n_sources, sizeof *rows->parts);
+    if (!rows->copies || !rows->parts)
+        return ot_fail(OT_E_BUDGET, "no memory to mix the rows");
+    const struct ot_mixture_config config = {.dataset = rows->data,
+                                             .sources = rows->sources,
+                                             .held_out = rows->held_out,
+                                             .by_tokens = session->options->mix_by == OT_CHOICE_MIX_BY_TOKENS,
+                                             .seed = (uint64_t)session->options->seed};
+    return ot_mixture_make(&config, rows->copies, rows->parts);
 }
 
 static int split(const struct ot_session *session, struct ot_rows *rows) {
@@ -86,16 +157,19 @@ static int split(const struct ot_session *session, struct ot_rows *rows) {
     return 0;
 }
 
-static int open_training(const struct ot_session *session, struct ot_rows *rows) {
+static int open_training(const struct ot_session *session, struct ot_rows *rows, bool has_shares) {
     const struct ot_options *o = session->options;
+    char name[OT_DATA_NAME_BYTES];
     if (o->eval_data)
-        OT_TRY(open_file(session, o->eval_data, rows->seq_len, &rows->own_eval));
+        OT_TRY(open_eval_data(session, rows));
     else if (o->eval_fraction > 0)
         OT_TRY(split(session, rows));
     rows->eval_set = rows->own_eval ? rows->own_eval : rows->held_out ? rows->data : NULL;
+    if (has_shares)
+        OT_TRY(mix(session, rows));
     OT_TRY(pack(session, rows, rows->data, true, &rows->train));
     if (ot_packing_sequences(rows->train) == 0)
-        return ot_fail(OT_E_INPUT, "%s: no row is left to train on", o->data);
+        return ot_fail(OT_E_INPUT, "%s: no row is left to train on", ot_data_name(o, name));
     if (!rows->eval_set)
         return 0;
     OT_TRY(pack(session, rows, rows->eval_set, false, &rows->eval));
@@ -108,11 +182,13 @@ static int open_training(const struct ot_session *session, struct ot_rows *rows)
 
 int ot_rows_open(const struct ot_session *session, int64_t seq_len, struct ot_rows *out) {
     *out = (struct ot_rows){.seq_len = seq_len};
-    OT_TRY(open_file(session, session->options->data, seq_len, &out->data));
+    OT_TRY(open_data(session, out));
+    int has_shares = check_shares(session, out);
+    OT_TRY(has_shares);
     const struct ot_data_stats *stats = ot_dataset_stats(out->data);
     ot_chat_choice_settle(session, stats->template_name, stats->template_source);
     if (session->options->command == OT_COMMAND_TRAIN || session->options->command == OT_COMMAND_QUANTIZE)
-        return open_training(session, out);
+        return open_training(session, out, has_shares);
     out->eval_set = out->data;
     return pack(session, out, out->data, false, &out->eval);
 }
@@ -121,6 +197,11 @@ void ot_rows_close(struct ot_rows *rows) {
     ot_packing_close(rows->eval);
     ot_packing_close(rows->train);
     free(rows->held_out);
+    free(rows->copies);
+    free(rows->parts);
+    for (int i = 0; i < rows->n_sources; i++)
+        free(rows->sources[i].path);
+    free(rows->sources);
     ot_dataset_close(rows->own_eval);
     ot_dataset_close(rows->data);
     *rows = (struct ot_rows){0};
@@ -129,15 +210,24 @@ void ot_rows_close(struct ot_rows *rows) {
 int64_t ot_rows_bytes(const struct ot_rows *rows) {
     size_t bytes = ot_dataset_bytes(rows->data);
     bytes += rows->own_eval ? ot_dataset_bytes(rows->own_eval) : 0;
+    bytes += rows->copies ? (size_t)ot_dataset_rows(rows->data) * sizeof *rows->copies : 0;
     bytes += rows->train ? ot_packing_bytes(rows->train) : 0;
     bytes += rows->eval ? ot_packing_bytes(rows->eval) : 0;
     return (int64_t)bytes;
 }
 
+struct ot_data_fingerprint ot_rows_fingerprint(const struct ot_rows *rows) {
+    struct ot_data_fingerprint print = ot_dataset_fingerprint(rows->data);
+    if (rows->copies)
+        print.crc = (uint32_t)crc32_z(print.crc, (const unsigned char *)rows->copies,
+                                      (size_t)ot_dataset_rows(rows->data) * sizeof *rows->copies);
+    return print;
+}
+
 /* ---- showing a row ---- */
 
 int ot_sample_view_print(const struct ot_session *session, const struct ot_rows *rows) {
-    struct ot_dataset_config config = rows_config(session, session->options->data, rows->seq_len);
+    struct ot_dataset_config config = rows_config(session, rows->sources[0].path, rows->seq_len);
     char *text;
     config.progress = NULL;
     OT_TRY(ot_dataset_show_sample(&config, 0, ot_log_is_terminal(), &text));

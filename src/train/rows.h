@@ -1,5 +1,5 @@
-/* The rows of a run, tokenized and packed: either one data file, split into training rows and held-out rows,
- * or two files. --show-sample prints one of them. */
+/* The rows of a run, tokenized and packed: either --data, one or several sources, split into training rows
+ * and held-out rows, or --data and --eval-data. --show-sample prints one of them. */
 #ifndef OT_TRAIN_ROWS_H
 #define OT_TRAIN_ROWS_H
 
@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "src/data/dataset.h"
+#include "src/data/mixture.h"
 #include "src/data/packing.h"
 #include "src/session/open.h"
 
@@ -16,6 +17,10 @@ struct ot_rows {
     struct ot_dataset *own_eval;       /* --eval-data, or NULL */
     bool *held_out;                    /* [rows of data]: true for held-out rows; NULL: nothing is split
                                         * off */
+    uint16_t *copies;                  /* [rows of data]: times a row is trained in an epoch; NULL: once */
+    struct ot_mixture_source *sources; /* [n_sources]: --data */
+    struct ot_mixture_part *parts;     /* [n_sources]; NULL: the sources have no shares */
+    int n_sources;
     struct ot_packing *train;          /* NULL for the eval command */
     struct ot_packing *eval;           /* NULL: there is nothing to evaluate on */
     const struct ot_dataset *eval_set; /* the rows that `eval` packs */
@@ -27,6 +32,8 @@ struct ot_rows {
 int ot_rows_open(const struct ot_session *session, int64_t seq_len, struct ot_rows *out);
 void ot_rows_close(struct ot_rows *rows);
 int64_t ot_rows_bytes(const struct ot_rows *rows); /* memory held */
+/* The fingerprint of --data, and of its mixture. */
+struct ot_data_fingerprint ot_rows_fingerprint(const struct ot_rows *rows);
 
 /* ---- showing a row ---- */
 

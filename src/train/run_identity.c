@@ -18,7 +18,7 @@ int ot_run_identity_make(const struct ot_session *session, const struct ot_rows 
         .config = session->model.config, .dtype = session->model.stored, .ids = session->text.ids};
     char *text;
     size_t bytes;
-    *out = (struct ot_run_identity){.data = ot_dataset_fingerprint(rows->data), .base = session->model.base};
+    *out = (struct ot_run_identity){.data = ot_rows_fingerprint(rows), .base = session->model.base};
     if (rows->own_eval)
         out->eval_data = ot_dataset_fingerprint(rows->own_eval);
     OT_TRY(ot_model_config_write(&file, &text, &bytes));

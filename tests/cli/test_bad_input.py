@@ -98,7 +98,7 @@ class Data(BadInput):
         self.refuse_data(INPUT, "bad.jsonl", (empty + "\n") * 3, "--no-eos")
 
     def test_files_of_other_kinds(self):
-        for text, phrase in ((b"question,answer\na,b\n", "this is CSV"), (b"GGUF\x03\0\0\0", "a GGUF model"),
+        for text, phrase in ((b"question,answer\na\n", "a record with fewer fields"), (b"GGUF\x03\0\0\0", "a GGUF model"),
                              (b"rows:\n  - a\n", "this is YAML"), (b"\x01\x02\x03\x04", "a binary file"),
                              (b'{"text": "caf\xe9 noir"}\n', "Windows-1252")):
             with open(self.path("other"), "wb") as file:

@@ -253,12 +253,10 @@ static void test_edges(void **state) {
     ot_batcher_next(feed.batcher, &batch);
     assert_int_equal(batch.sequences, ot_packing_sequences(feed.packing));
     assert_int_equal(ot_batcher_position(feed.batcher).epoch, 1);
-    bool *none = calloc((size_t)ot_dataset_rows(feed.dataset), sizeof *none);
+    uint16_t *none = calloc((size_t)ot_dataset_rows(feed.dataset), sizeof *none);
     struct ot_packing *empty;
     check_ok(ot_packing_open(
-        &(struct ot_packing_config){
-            .dataset = feed.dataset, .only = none, .only_value = true, .seq_len = SEQ_LEN},
-        &empty));
+        &(struct ot_packing_config){.dataset = feed.dataset, .copies = none, .seq_len = SEQ_LEN}, &empty));
     check_fails(ot_batcher_open(&(struct ot_batch_config){.packing = empty,
                                                           .dataset = feed.dataset,
                                                           .seq_len = SEQ_LEN,

@@ -27,9 +27,9 @@ static struct ot_packing *open_packing(const struct ot_packing_config *config) {
     return p;
 }
 
-/* Every used row appears once and no other row appears. No sequence is longer than seq_len. */
-static void check_epoch(const struct ot_packing *p, const struct ot_dataset *d, const bool *used) {
-    char seen[ROWS] = {0};
+/* Every row appears as often as `copies` says; NULL: once. No sequence is longer than seq_len. */
+static void check_epoch(const struct ot_packing *p, const struct ot_dataset *d, const uint16_t *copies) {
+    uint16_t seen[ROWS] = {0};
     int64_t rows = 0, tokens = 0, trained = 0;
     for (int64_t s = 0; s < ot_packing_sequences(p); s++) {
         int64_t n, length = 0;
@@ -37,9 +37,7 @@ static void check_epoch(const struct ot_packing *p, const struct ot_dataset *d, 
         assert_true(n > 0);
         for (int64_t i = 0; i < n; i++) {
             struct ot_row row = ot_dataset_row(d, list[i]);
-            assert_false(seen[list[i]]);
-            assert_true(!used || used[list[i]]);
-            seen[list[i]] = 1;
+            seen[list[i]]++;
             length += row.n;
             trained += row.trained;
         }
@@ -48,8 +46,10 @@ static void check_epoch(const struct ot_packing *p, const struct ot_dataset *d, 
         tokens += length;
     }
     int64_t wanted = 0;
-    for (int64_t i = 0; i < ot_dataset_rows(d); i++)
-        wanted += !used || used[i];
+    for (int64_t i = 0; i < ot_dataset_rows(d); i++) {
+        assert_int_equal(seen[i], copies ? copies[i] : 1);
+        wanted += seen[i];
+    }
     assert_int_equal(rows, wanted);
     assert_int_equal(rows, ot_packing_rows(p));
     assert_int_equal(tokens, ot_packing_tokens(p));
@@ -163,21 +163,40 @@ static void test_split(void **state) {
     assert_memory_not_equal(eval, other, sizeof eval);
     assert_int_equal(ot_split_rows(d, 0, 1, other), 0);
     assert_int_equal(ot_split_rows(d, 1, 1, other), ROWS - 1); /* at least one row is left to train on */
+    uint16_t copies[ROWS];
+    for (int i = 0; i < ROWS; i++)
+        copies[i] = eval[i];
     struct ot_packing_config config = {
-        .dataset = d, .only = eval, .only_value = true, .seq_len = SEQ_LEN, .shuffle = true, .seed = 1};
+        .dataset = d, .copies = copies, .seq_len = SEQ_LEN, .shuffle = true, .seed = 1};
     struct ot_packing *p = open_packing(&config);
     assert_int_equal(ot_packing_rows(p), ROWS / 50);
-    check_epoch(p, d, eval);
+    check_epoch(p, d, copies);
     ot_packing_close(p);
-    config.only_value = false;
-    p = open_packing(&config);
-    assert_int_equal(ot_packing_rows(p), ROWS - ROWS / 50);
-    ot_packing_close(p);
-    config.only_value = true;
-    memset(eval, 0, sizeof eval);
+    memset(copies, 0, sizeof copies);
     p = open_packing(&config); /* no row */
     assert_int_equal(ot_packing_sequences(p), 0);
     ot_packing_close(p);
+    ot_dataset_close(d);
+}
+
+static void test_copies(void **state) {
+    uint16_t copies[ROWS];
+    struct ot_dataset *d = load_mixture(*state, 1);
+    for (int i = 0; i < ROWS; i++)
+        copies[i] = (uint16_t)(i * 7 % 4);
+    for (int one_row = 0; one_row < 2; one_row++) {
+        struct ot_packing *p = open_packing(&(struct ot_packing_config){.dataset = d,
+                                                                        .copies = copies,
+                                                                        .seq_len = SEQ_LEN,
+                                                                        .one_row = one_row,
+                                                                        .shuffle = true,
+                                                                        .seed = 1});
+        for (int epoch = 0; epoch < 2; epoch++) {
+            ot_packing_set_epoch(p, epoch);
+            check_epoch(p, d, copies);
+        }
+        ot_packing_close(p);
+    }
     ot_dataset_close(d);
 }
 
@@ -202,8 +221,13 @@ static void test_split_keeps_documents(void **state) {
 int main(void) {
 #define packing_test(test) cmocka_unit_test_setup_teardown(test, open_data_fixture, close_data_fixture)
     const struct CMUnitTest tests[] = {
-        packing_test(test_each_row_once), packing_test(test_order), packing_test(test_company_changes),
-        packing_test(test_file_order),    packing_test(test_split), packing_test(test_split_keeps_documents),
+        packing_test(test_each_row_once),
+        packing_test(test_order),
+        packing_test(test_company_changes),
+        packing_test(test_file_order),
+        packing_test(test_split),
+        packing_test(test_copies),
+        packing_test(test_split_keeps_documents),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,7 @@ static void defaults_are_the_documented_ones(void **state) {
     accept(&o, BASE);
     assert_int_equal(o.command, OT_COMMAND_TRAIN);
     assert_string_equal(o.model, "m");
-    assert_string_equal(o.data, "d.jsonl");
+    assert_string_equal(o.data.items[0], "d.jsonl");
     assert_null(o.out);
     assert_true(o.pack);
     assert_false(o.no_eos || o.skip_bad || o.dry_run || o.json || o.quiet || o.train_on_prompt);
