@@ -117,7 +117,7 @@ static int check_shares(const struct ot_session *session, const struct ot_rows *
     for (int i = 0; i < rows->n_sources; i++)
         with_share += rows->sources[i].share > 0;
     if (with_share == 0)
-        return ot_options_given(o, "mix-by")
+        return o->mix_by == OT_CHOICE_MIX_BY_TOKENS
                    ? ot_fail(OT_E_USAGE, "--mix-by has no effect without shares, such as --data a.jsonl:0.7 "
                                          "--data b.jsonl:0.3")
                    : 0;
