@@ -100,7 +100,9 @@ static int mix(const struct sources *s, const double shares[SOURCES], bool by_to
     const struct ot_mixture_config config = {
         .dataset = s->d, .sources = sources, .held_out = held_out, .by_tokens = by_tokens, .seed = seed};
     memset(out, 0, sizeof *out);
-    return ot_mixture_make(&config, out->copies, out->parts);
+    int rc = ot_mixture_make(&config, out->copies, out->parts);
+    assert_int_equal(out->copies[ot_dataset_rows(s->d)], 0); /* past the last row */
+    return rc;
 }
 
 /* What the copies say of a source must be what its part says. Pieces of a document have equal copies. */
@@ -179,6 +181,28 @@ static void test_held_out(void **state) {
     ot_dataset_close(s.d);
 }
 
+/* A share cannot repeat a row without end. */
+static void test_too_many_copies(void **state) {
+    struct data_fixture *f = *state;
+    struct sources s = {0};
+    put_texts(f, "a.jsonl", 1200, 2);
+    strcpy(s.paths[0], f->path);
+    put_texts(f, "b.jsonl", 1, 2);
+    const char *list[] = {s.paths[0], f->path};
+    check_ok(ot_dataset_open_sources(&f->config, list, 2, &s.d));
+    struct ot_mixture_source sources[] = {{.path = s.paths[0], .share = 1}, {.path = f->path, .share = 4}};
+    const struct ot_mixture_config config = {.dataset = s.d, .sources = sources, .seed = 1};
+    uint16_t copies[1201];
+    struct ot_mixture_part parts[2];
+    check_ok(ot_mixture_make(&config, copies, parts)); /* 961 times */
+    assert_int_equal(copies[1200], 961);
+    sources[1].share = 6;
+    check_fails(
+        ot_mixture_make(&config, copies, parts), OT_E_USAGE,
+        "b.jsonl:6: this share would train each of its 1 rows 1029 times an epoch; the limit is 1000");
+    ot_dataset_close(s.d);
+}
+
 static void test_parse(void **state) {
     struct data_fixture *f = *state;
     struct ot_mixture_source source;
@@ -215,6 +239,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         mixture_test(test_sources),          mixture_test(test_directory), mixture_test(test_shares),
         mixture_test(test_shares_of_tokens), mixture_test(test_held_out),  mixture_test(test_parse),
+        mixture_test(test_too_many_copies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -143,7 +143,19 @@ static void test_tables(void **state) {
     check_refused("a,b\n1,2\n1,\"2\n\n",
                   ":3: a quoted field has no closing quote before the end of the file");
     check_refused("a,b,a\n", ":1: the header has two columns 'a'");
+    check_refused("a,a\n", ":1: the header has two columns 'a'");
     check_refused("a,,b\n", ":1: column 2 of the header has no name");
+    check_rows("aAzZ_09,b\n1,2\n", "2:{\"aAzZ_09\":\"1\",\"b\":\"2\"}|");
+    char got[256], header[6 * 1025 + 1];
+    size_t at = 0;
+    for (int i = 0; i < 1025; i++)
+        at += (size_t)sprintf(header + at, "c%d%c", i, i < 1024 ? ',' : '\n');
+    put("wide", header, at);
+    check_fails(read_all(got, sizeof got), OT_E_INPUT, ":1: the header has more than 1024 columns");
+    char *last = strstr(header, ",c1024");
+    memcpy(last, "\n", 1);
+    put("wide", header, (size_t)(last + 1 - header));
+    check_ok(read_all(got, sizeof got));
 }
 
 /* Where bytes cannot tell, the name does. */
