@@ -70,11 +70,11 @@ static int open_data(const struct ot_session *session, struct ot_rows *rows) {
     rows->sources = calloc((size_t)given->n, sizeof *rows->sources);
     if (!rows->sources)
         return ot_fail(OT_E_BUDGET, "no memory for the names of --data");
-    for (; rows->n_sources < given->n; rows->n_sources++) {
-        struct ot_mixture_source *source = &rows->sources[rows->n_sources];
-        OT_TRY(ot_mixture_parse(given->items[rows->n_sources], source));
-        OT_TRY(check_input(session, source->path));
-        paths[rows->n_sources] = source->path;
+    rows->n_sources = given->n;
+    for (int i = 0; i < given->n; i++) {
+        OT_TRY(ot_mixture_parse(given->items[i], &rows->sources[i]));
+        OT_TRY(check_input(session, rows->sources[i].path));
+        paths[i] = rows->sources[i].path;
     }
     struct ot_dataset_config config =
         rows_config(session, ot_data_name(session->options, name), rows->seq_len);
