@@ -128,9 +128,9 @@ static int move_slots(struct ot_search *s) {
     return taken;
 }
 
-/* Smaller tiles let reads, updates and writes of one slab overlap; larger tiles mean fewer tasks, and fewer
- * of those on nvme pass at a time. A tile larger than every slab counts as a tile of the largest slab's size.
- */
+/* Smaller tiles let reads, updates and writes of one slab overlap; larger tiles mean fewer tasks. With larger
+ * tiles, fewer tiles of nvme pass through the host at a time. A tile larger than every slab counts as a tile
+ * of the largest slab's size. */
 static int move_tiles(struct ot_search *s) {
     const struct ot_chain *chain = s->given->chain;
     int64_t largest = 0, all = 0, now = s->out->plan.tile_params;
@@ -378,7 +378,7 @@ static bool may_fill(const struct ot_search *s) {
     return ot_planner_may_split(s) && s->given->state == OT_HOME_AUTO && ot_plan_passing_tiles(plan) > 0;
 }
 
-/* That share may lie between the steps of move_fractions. Also tries it with the fewest slots, and with no
+/* The most state that fits may lie between the steps of move_fractions. Also tries the fewest slots, and no
  * kept activations on the host, which leave more room for state. */
 int ot_planner_fill(struct ot_search *s) {
     int taken = 0;

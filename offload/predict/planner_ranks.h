@@ -24,7 +24,7 @@
 struct ot_shard_open {
     bool mode, stages, one_copy;
 };
-/* What the choice was among. */
+/* The modes that the choice was made from. */
 struct ot_shard_choice {
     /* By mode: of its best plan; 0: the mode was not tried, has no plan, or was given up as slower, stages as
      * slower by a quarter. */

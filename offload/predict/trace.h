@@ -21,13 +21,13 @@
  * or tile. The predicted trace is below the measured trace, with the first training steps aligned.
  *
  * RANKS. Each rank records its own tasks, by its own clock. At the end every other rank writes its trace as
- * text, and rank 0 puts the texts into its file: the ranks stand one below the other, then the prediction of
- * rank 0. The times of a rank are moved to rank 0's clock. Their difference comes from meetings: operations
- * that end on no rank before they have begun on all. So each meeting says that rank 0 began before the other
- * ended, by either clock, and the other way round, which bounds the difference from both sides; the bounds of
- * several meetings are taken together. Ranks of one host have one clock, so the difference is 0 where 0 is
- * possible, else the middle of the bounds. It is measured once, at the end; clocks that drift apart by 10 ppm
- * are then 0.6 ms apart a minute earlier.
+ * text, and rank 0 puts the texts into its file: the ranks stand one below the other, then the prediction
+ * of rank 0. The times of a rank are moved to rank 0's clock. The difference of the two clocks comes from
+ * meetings. A meeting is an operation that ends on no rank before it has begun on all. So rank 0 began
+ * before the other rank ended, and the other rank began before rank 0 ended: this bounds the difference
+ * from both sides. The bounds of several meetings are taken together. Ranks of one host have one clock, so
+ * the difference is 0 where 0 is possible, else the middle of the bounds. It is measured once, at the end;
+ * clocks that drift apart by 10 ppm are then 0.6 ms apart a minute earlier.
  *
  * THREADS. A stopwatch belongs to one step in flight of one executor, which orders its calls. Call all other
  * functions from the driving thread.
@@ -118,7 +118,7 @@ int ot_trace_put(const struct ot_trace *measured, int rank, double origin, struc
 /* Like ot_trace_write, on rank 0, with the texts of the n other ranks in their order. */
 int ot_trace_write_ranks(const struct ot_trace *measured, const struct ot_trace *predicted,
                          const struct ot_trace_text *others, int n, const char *path);
-/* What to add to this rank's clock to get rank 0's: rank 0 and this rank met n times. */
+/* Returns the seconds that, added to this rank's clock, give rank 0's. Rank 0 and this rank met n times. */
 double ot_trace_clock_offset(const struct ot_task_span *first, const struct ot_task_span *own, int n);
 
 #endif

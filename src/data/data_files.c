@@ -33,18 +33,14 @@ static int by_bytes(const void *a, const void *b) {
 }
 
 static bool is_rows(const char *name) {
-    static const char *const endings[] = {".jsonl", ".json", ".csv", ".tsv", ".txt"};
-    size_t n = strlen(name);
-    n -= n > 3 && strcmp(name + n - 3, ".gz") == 0 ? 3 : 0;
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
-        size_t bytes = strlen(endings[i]);
-        if (name[0] != '.' && n > bytes && memcmp(name + n - bytes, endings[i], bytes) == 0)
+    static const char *const endings[] = {"jsonl", "json", "csv", "tsv", "txt"};
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (name[0] != '.' && ot_source_is_named(name, endings[i]))
             return true;
-    }
     return false;
 }
 
-/* Adds what is a file, or a link to one. */
+/* Adds an entry of a directory if it is no directory itself. */
 static int add_entry(struct ot_data_files *files, const char *given, const char *name) {
     struct stat info;
     char *path = NULL;

@@ -181,17 +181,12 @@ static bool is_space(int byte) {
     return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r';
 }
 
-static bool is_name(int byte) {
-    return (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') || (byte >= '0' && byte <= '9') ||
-           byte == '_';
-}
-
 /* True for "---", "- name: ..." or "name: ...". */
 static bool is_yaml(const char *line, size_t bytes) {
     size_t at = bytes > 1 && line[0] == '-' && line[1] == ' ' ? 2 : 0, name = at;
     if (bytes >= 3 && memcmp(line, "---", 3) == 0)
         return true;
-    while (name < bytes && is_name((unsigned char)line[name]))
+    while (name < bytes && ot_source_is_name_byte((unsigned char)line[name]))
         name++;
     return name > at && name < bytes && line[name] == ':' && (name + 1 == bytes || line[name + 1] == ' ');
 }
@@ -219,8 +214,8 @@ static int detect_text(struct ot_source *s) {
                        "%s: this is a binary file, not JSON lines; tokens (.bin, .npy) and models of other "
                        "programs are not supported as data; give the text",
                        s->path);
-    bool is_text = ot_source_is_named(s, "txt"), is_csv = ot_source_is_named(s, "csv"),
-         is_tsv = ot_source_is_named(s, "tsv");
+    bool is_text = ot_source_is_named(s->path, "txt"), is_csv = ot_source_is_named(s->path, "csv"),
+         is_tsv = ot_source_is_named(s->path, "tsv");
     char separator = ot_source_header_separator(line, bytes);
     if (is_text) {
         s->layout = LAYOUT_TEXT;

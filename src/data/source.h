@@ -13,6 +13,7 @@
 #ifndef OT_DATA_SOURCE_H
 #define OT_DATA_SOURCE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,6 +25,9 @@ struct ot_source;
 
 /* The path of standard input. */
 #define OT_SOURCE_STANDARD_INPUT "-"
+
+/* True if the name ends in .ending or .ending.gz, in any case. */
+bool ot_source_is_named(const char *name, const char *ending);
 
 /* Errors: OT_E_IO (cannot open), OT_E_INPUT (a directory, empty, UTF-16, a bad header, a hub name, ...),
  * OT_E_BUDGET. */

@@ -47,8 +47,8 @@ int ot_source_append(struct ot_source *s, int64_t line, const void *bytes, size_
 
 /* The separator of a header line such as question,answer; '\0' if it is none. */
 char ot_source_header_separator(const char *line, size_t bytes);
-/* True if the name ends in .ending or .ending.gz, in any case. */
-bool ot_source_is_named(const struct ot_source *s, const char *ending);
+/* True for the bytes of a field's name without quotes. */
+bool ot_source_is_name_byte(int byte);
 /* Reads the header of a table. Errors: OT_E_INPUT, OT_E_BUDGET. */
 int ot_source_table_begin(struct ot_source *s, char separator);
 void ot_source_table_end(struct ot_source *s); /* frees the names */

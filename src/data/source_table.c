@@ -15,7 +15,7 @@ enum { MOST_COLUMNS = 1024 };
 
 /* ---- recognising ---- */
 
-static bool is_name_byte(int byte) {
+bool ot_source_is_name_byte(int byte) {
     return (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') || (byte >= '0' && byte <= '9') ||
            byte == '_';
 }
@@ -29,7 +29,7 @@ char ot_source_header_separator(const char *line, size_t bytes) {
         quoted ^= line[i] == '"';
         if (separator)
             count[separator - separators]++;
-        else if (!is_name_byte((unsigned char)line[i]) &&
+        else if (!ot_source_is_name_byte((unsigned char)line[i]) &&
                  (!line[i] || !strchr(quoted ? "\"- ." : "\"-.", line[i])))
             return '\0';
     }
@@ -43,11 +43,11 @@ static bool ends_with(const char *text, size_t bytes, const char *ending) {
     return bytes > n && text[bytes - n - 1] == '.' && strncasecmp(text + bytes - n, ending, n) == 0;
 }
 
-bool ot_source_is_named(const struct ot_source *s, const char *ending) {
-    size_t bytes = strlen(s->path);
-    if (ends_with(s->path, bytes, "gz"))
+bool ot_source_is_named(const char *name, const char *ending) {
+    size_t bytes = strlen(name);
+    if (ends_with(name, bytes, "gz"))
         bytes -= strlen(".gz");
-    return ends_with(s->path, bytes, ending);
+    return ends_with(name, bytes, ending);
 }
 
 /* ---- JSON ---- */

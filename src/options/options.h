@@ -343,7 +343,8 @@ int ot_options_parse(int argc, char *const *argv, struct ot_options *out);
 /* After ot_options_parse has failed: takes the options that say which rank this process is, wherever they are
  * among the words, and ignores all that is wrong. */
 void ot_options_find_rank(int argc, char *const *argv, struct ot_options *out);
-/* What messages call the rows of --data: "a.jsonl", or "a.jsonl and 2 more", which is written to text. */
+/* The name of the rows of --data in messages: "a.jsonl", or "a.jsonl and 2 more", which is written to text.
+ * */
 enum { OT_DATA_NAME_BYTES = 240 };
 const char *ot_data_name(const struct ot_options *options, char text[OT_DATA_NAME_BYTES]);
 void ot_options_free(struct ot_options *options);

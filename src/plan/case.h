@@ -36,7 +36,7 @@ struct ot_plan_case {
     struct ot_step_choice choice; /* of --tokens-per-step auto; n 0: none was made */
     int tried;                    /* plans, of all steps */
     struct ot_planner_result chosen;
-    struct ot_shard_choice shards;     /* of several ranks: what the choice was among */
+    struct ot_shard_choice shards;     /* of several ranks: the modes that were compared */
     struct ot_run_times times;         /* of the run's work besides steps */
     struct ot_explanation explanation; /* with --explain */
     double slow_seconds, fast_seconds; /* time of a step; on a measured machine both are the prediction's */

@@ -135,7 +135,7 @@ static void print_dataset(const char *path, const struct ot_dataset *dataset) {
     }
 }
 
-/* What each source gives to an epoch. */
+/* The rows that each source gives to an epoch. */
 static void print_mixture(const struct ot_rows *rows) {
     for (int i = 0; rows->parts && i < rows->n_sources; i++) {
         const struct ot_mixture_part *part = &rows->parts[i];

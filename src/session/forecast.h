@@ -102,9 +102,9 @@ int ot_session_ranks_measure(struct ot_session *session, struct ot_rates *rates,
 
 /* Chooses this rank's plan for the request. Rank 0 chooses the shard mode, if --shard is auto (also stages,
  * if session->ranks.may_stages), whether the weights are one copy, if session->ranks.may_one_copy, the
- * micro-batch, unless the request has one, and with stages the division and the rounds; the other ranks then
- * choose the rest of their plans. Writes
- * these choices into the request. Errors: as ot_planner_choose; OT_E_COMM. */
+ * micro-batch, unless the request has one, and with stages the division and the rounds. Writes these choices
+ * into the request. The other ranks then choose the rest of their plans. Errors: as ot_planner_choose;
+ * OT_E_COMM. */
 int ot_session_ranks_choose_plan(struct ot_session *session, struct ot_plan_request *request,
                                  const struct ot_costs *costs, struct ot_planner_result *out);
 

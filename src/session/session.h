@@ -31,7 +31,7 @@ struct ot_base_print {
 struct ot_forecast {
     struct ot_costs costs;
     int tried;                     /* plans, as in planner.h */
-    struct ot_shard_choice shards; /* with several ranks, on rank 0: what the choice was among */
+    struct ot_shard_choice shards; /* with several ranks, on rank 0: the modes that were compared */
     double seconds;                /* time that making the forecast took */
     bool is_explained;
     struct ot_explanation explanation;

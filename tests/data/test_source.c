@@ -196,7 +196,7 @@ static void check_no_files(const char *given, const char *words) {
 
 static void test_files_of_a_directory(void **state) {
     static const char *const names[] = {"d/b.jsonl", "d/a.csv.gz", "d/.hidden.jsonl", "d/readme.md",
-                                        "d/B.json",  "d/.txt",     "d/[x].jsonl"};
+                                        "d/B.json",  "d/.txt",     "d/[x].jsonl",     "d/C.CSV"};
     char at[300];
     (void)state;
     snprintf(at, sizeof at, "%s/d", folder);
@@ -206,8 +206,8 @@ static void test_files_of_a_directory(void **state) {
     check_no_files("/d", "/d: the directory has no file of rows (.jsonl");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         put(names[i], "{}", 2);
-    check_files("/d", "d/B.json|d/[x].jsonl|d/a.csv.gz|d/b.jsonl|");
-    check_files("/d/", "d/B.json|d/[x].jsonl|d/a.csv.gz|d/b.jsonl|");
+    check_files("/d", "d/B.json|d/C.CSV|d/[x].jsonl|d/a.csv.gz|d/b.jsonl|");
+    check_files("/d/", "d/B.json|d/C.CSV|d/[x].jsonl|d/a.csv.gz|d/b.jsonl|");
     check_files("/d/*.json*", "d/B.json|d/[x].jsonl|d/b.jsonl|d/sub.jsonl|");
     check_files("/d/[ab].*", "d/a.csv.gz|d/b.jsonl|");
     check_files("/d/[x].jsonl", "d/[x].jsonl|"); /* exists, so it is no pattern */
