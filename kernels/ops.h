@@ -16,8 +16,8 @@
  * row_start[i]..i. position[i] is the position that RoPE rotates by. These two arrays are all that marks the
  * borders of sequences, so the ops have no batch dimension.
  *
- * Mixtures of experts have ops of their own: ops_experts.h. So has the attention of encoder-decoders:
- * ops_spans.h.
+ * Mixtures of experts have ops of their own: ops_experts.h. So have the attention of encoder-decoders
+ * (ops_spans.h), and objectives that compare answers (ops_compare.h).
  */
 #ifndef OT_KERNELS_OPS_H
 #define OT_KERNELS_OPS_H
@@ -27,6 +27,7 @@
 #include <stdint.h>
 
 #include "kernels/device.h"
+#include "kernels/ops_compare.h"
 #include "kernels/ops_experts.h"
 #include "kernels/ops_spans.h"
 #include "kernels/state_format.h"
@@ -333,6 +334,7 @@ struct ot_cross_entropy {
     bool marks_hits;
     float grad_scale;
     const float *loss_scale; /* device memory, 1 value that multiplies grad_scale; NULL: 1 */
+    const float *weights;    /* [rows]: multiply the rows' gradients; NULL: 1 */
 };
 
 /* *out = the sum of x[i] (squares: of x[i]^2), in double, over chunks of OT_REDUCE_CHUNK elements. += if
@@ -430,6 +432,7 @@ struct ot_ops {
     void (*join)(struct ot_lane *, const struct ot_join *);
     void (*softcap)(struct ot_lane *, const struct ot_softcap *);
     void (*cross_entropy)(struct ot_lane *, const struct ot_cross_entropy *);
+    void (*compare)(struct ot_lane *, const struct ot_compare *); /* ops_compare.h */
     void (*reduce)(struct ot_lane *, const struct ot_reduce *);
     void (*cast)(struct ot_lane *, const struct ot_cast *);
     void (*decode)(struct ot_lane *, const struct ot_decode *);

@@ -213,6 +213,10 @@ void ot_model_set_state(struct ot_model *model, enum ot_state_format format, enu
     model->chain.masters = masters;
 }
 
+void ot_model_set_compares(struct ot_model *model, bool compares) {
+    model->chain.compares = compares;
+}
+
 void ot_model_close(struct ot_model *model) {
     if (!model)
         return;

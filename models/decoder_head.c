@@ -146,6 +146,7 @@ static void piece_loss(const struct ot_model *model, const struct ot_block_run *
         .marks_hits = run->marks_hits,
         .grad_scale = run->batch.grad_scale,
         .loss_scale = run->batch.loss_scale,
+        .weights = want_grad && run->batch.weights ? run->batch.weights + chunk->first + first : NULL,
     };
     piece_logits(run, chunk, first, n, logits);
     ot_run_ops(run)->cross_entropy(run->lane, &op);
@@ -207,7 +208,7 @@ static void cap_logits(const struct ot_model *model, const struct ot_block_run *
 
 static void forward(const struct ot_model *model, int block, const struct ot_block_run *run) {
     (void)block;
-    if (run->pass == OT_PASS_EVAL) {
+    if (run->pass == OT_PASS_EVAL || run->scores) {
         run_chunks(model, run, false);
     } else if (run->pass == OT_PASS_DECODE) {
         struct chunk last = make_chunk(model, run, run->batch.n_tokens - 1, 1, false, true);
@@ -215,7 +216,7 @@ static void forward(const struct ot_model *model, int block, const struct ot_blo
         piece_logits(run, &last, 0, 1, run->logits);
         cap_logits(model, run);
     }
-    /* In training forward does nothing here: backward computes the loss together with its gradient. */
+    /* Else forward does nothing in training: backward computes the loss together with its gradient. */
 }
 
 static void backward(const struct ot_model *model, int block, const struct ot_block_run *run) {

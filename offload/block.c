@@ -20,7 +20,7 @@ struct ot_block_run ot_block_run_make(const struct ot_block_caller *caller, int 
     const int32_t **const arrays[OT_MOST_TOKEN_ARRAYS] = {
         &run.batch.tokens,      &run.batch.targets,   &run.batch.position, &run.batch.row_start,
         &run.batch.input_first, &run.batch.input_end, &run.batch.key_end};
-    for (int f = 0; f < ot_chain_token_arrays(chain); f++)
+    for (int f = 0; f < ot_token_arrays(chain->has_pairs); f++)
         *arrays[f] = token_arrays + f * stride;
     return run;
 }

@@ -34,6 +34,10 @@
  * activation has a place for every token of both: inputs carry the encoder's results, targets the decoder's.
  * So the engine sees one chain and one boundary.
  *
+ * COMPARISONS. An objective may compare rows (ot_chain.compares; kernels/ops_compare.h). Then the last block
+ * runs forward in training too: it writes the losses of the tokens. The engine computes their weights, and
+ * backward multiplies the gradients of the tokens' losses with them.
+ *
  * forward and backward only enqueue ops on run->lane, and keep no state: `run` has everything that a call
  * needs. The engine may call them for any micro-batch in any order, because it orders the work itself. All
  * data that `run` points to is in device memory.
@@ -122,6 +126,8 @@ struct ot_batch_view { /* a micro-batch; all pointers are device memory */
     const int32_t *tokens, *targets, *position, *row_start; /* [n_tokens] each; see kernels/ops.h */
     float grad_scale;                                       /* 1 / trained tokens of the whole step */
     const float *loss_scale; /* fp16: one value that multiplies the gradients; else NULL */
+    const float
+        *weights; /* backward of the last block: [n_tokens], multiply the tokens' gradients; NULL: 1 */
     /* For a chain with pairs. Tokens [0, n_inputs) are inputs, the others are targets. row_start is where the
      * token's own part of the row begins. [input_first[i], input_end[i]) are the inputs of the token's row,
      * for inputs and targets alike. Attention over the token's own part sees [row_start[i], key_end[i]): all
@@ -139,7 +145,7 @@ struct ot_kv_cache {
 };
 
 enum ot_pass {
-    OT_PASS_TRAIN, /* forward for training; the last block does nothing here */
+    OT_PASS_TRAIN, /* forward for training; the last block does nothing here, unless the chain compares */
     OT_PASS_EVAL,  /* forward only; the last block writes token_loss */
     OT_PASS_DECODE /* forward with kv; the last block writes the logits of the last token */
 };
@@ -190,7 +196,8 @@ struct ot_block_run {
     enum ot_keep_level saved_level; /* the same in forward and backward of a micro-batch */
     void *work;                     /* [work_bytes(saved_level)] the others; undefined between calls */
     void *scratch;                  /* [scratch_bytes]; undefined between calls */
-    /* last block, EVAL forward and backward: [n_tokens] fp32. marks_hits, EVAL: negative, or -0, where no
+    bool scores;                    /* last block, TRAIN forward: writes token_loss, as in EVAL */
+    /* last block, EVAL forward, `scores`, and backward: [n_tokens] fp32. marks_hits, EVAL: negative, or -0, where no
      * token has a larger logit than the target. */
     float *token_loss;
     bool marks_hits;
@@ -207,7 +214,7 @@ struct ot_block_work {
 };
 
 enum ot_work_kind {
-    OT_WORK_FORWARD,   /* last block: the forward of evaluation (in training it does nothing) */
+    OT_WORK_FORWARD,   /* last block: the forward of evaluation, or of a chain that compares */
     OT_WORK_BACKWARD,  /* with all inner activations kept */
     OT_WORK_RECOMPUTE, /* the extra work of backward at a level; none at OT_KEEP_ALL */
     OT_WORK_CLEAR      /* the extra work of a backward with `first`; it does not depend on the tokens */
@@ -233,6 +240,7 @@ struct ot_chain {
     int64_t boundary_elems; /* per token */
     int64_t kv_elems;       /* per token and middle block, each of k and v */
     bool has_pairs;         /* rows have inputs and targets (ROWS OF PAIRS above) */
+    bool compares;          /* COMPARISONS above; not with pairs */
     int64_t head_dim;       /* elements of a head of attention; 0: unknown. Only predictions read it */
     int64_t vocab;          /* tokens and targets are less than this */
     int64_t max_position;   /* positions are less than this */
@@ -261,7 +269,9 @@ struct ot_chain {
     void (*decode)(const void *context, int slab, struct ot_lane *lane, const struct ot_slab_decoding *what);
 };
 
-/* The token arrays of a micro-batch, in their order in memory. Only a chain with pairs has the last three. */
+/* The token arrays of a micro-batch, in their order in memory. Only a chain with pairs has the last three. A
+ * chain that compares has room for comparisons in their place, in OT_COMPARISON_ARRAYS arrays: each has four
+ * tokens or more, two of each answer. */
 enum ot_token_array {
     OT_ARRAY_TOKENS,
     OT_ARRAY_TARGETS,
@@ -272,11 +282,16 @@ enum ot_token_array {
     OT_ARRAY_KEY_END,
     OT_MOST_TOKEN_ARRAYS
 };
+enum {
+    OT_ARRAY_COMPARISONS = OT_ARRAY_INPUT_FIRST,
+    OT_COMPARISON_TOKENS = 4, /* the fewest */
+    OT_COMPARISON_ARRAYS = sizeof(struct ot_comparison) / (OT_COMPARISON_TOKENS * sizeof(int32_t))
+};
 static inline int ot_token_arrays(bool has_pairs) {
     return has_pairs ? OT_MOST_TOKEN_ARRAYS : OT_ARRAY_INPUT_FIRST;
 }
 static inline int ot_chain_token_arrays(const struct ot_chain *chain) {
-    return ot_token_arrays(chain->has_pairs);
+    return chain->compares ? OT_ARRAY_COMPARISONS + OT_COMPARISON_ARRAYS : ot_token_arrays(chain->has_pairs);
 }
 
 /* The arguments that all runs of one caller share. */

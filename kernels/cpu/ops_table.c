@@ -7,6 +7,7 @@
 #include "kernels/cpu/op_sums.inc"
 #include "kernels/cpu/op_dora.inc"
 #include "kernels/cpu/op_norm.inc"
+#include "kernels/cpu/op_compare.inc"
 #include "kernels/cpu/op_cross_entropy.inc"
 #include "kernels/cpu/op_gemm.inc"
 #include "kernels/cpu/op_attention.inc"
@@ -37,6 +38,7 @@ const struct ot_ops OT_CPU_OPS = {
     .dora_backward = cpu_dora_backward,
     .join = cpu_join,
     .softcap = cpu_softcap,
+    .compare = cpu_compare,
     .cross_entropy = cpu_cross_entropy,
     .reduce = cpu_reduce,
     .cast = cpu_cast,

@@ -92,10 +92,11 @@ static __device__ __forceinline__ struct loss_sum loss_read_row(const float *log
 
 template <class G, bool ALIGNED, bool CAPS>
 static __device__ __forceinline__ void loss_write_row(const struct ot_cross_entropy &op, const float *logits,
-                                                      G *gradient, int target, const struct loss_sum &all) {
+                                                      G *gradient, int target, float weight,
+                                                      const struct loss_sum &all) {
     constexpr int N = ot_pack<G>::N;
     int vocab = (int)op.vocab, packs = (vocab + N - 1) / N;
-    float scale = op.loss_scale ? op.grad_scale * *op.loss_scale : op.grad_scale;
+    float scale = (op.loss_scale ? op.grad_scale * *op.loss_scale : op.grad_scale) * weight;
     float factor = scale / all.sum;
     for (int p = (int)threadIdx.x; p < packs; p += LOSS_BLOCK) {
         ot_pack<G> x = ot_row_load_floats<ALIGNED, G>(logits, p, vocab), slope, out;
@@ -135,7 +136,8 @@ __global__ void loss_rows(struct ot_cross_entropy op) {
         op.loss[row] = op.marks_hits && hit[0] == all.max ? -loss : loss;
     }
     if (gradient)
-        loss_write_row<G, ALIGNED, CAPS>(op, logits, gradient, target, all);
+        loss_write_row<G, ALIGNED, CAPS>(op, logits, gradient, target, op.weights ? op.weights[row] : 1.0f,
+                                         all);
 }
 
 cudaError_t ot_cuda_cross_entropy(const struct ot_cross_entropy *args, const struct ot_cuda_stream *on) {

@@ -97,6 +97,7 @@ DEFINE_OP(dora_backward, op->u_dtype == op->dtype || op->u_dtype == OT_F32, op->
 DEFINE_OP(join, true, op->n == 0)
 DEFINE_OP(softcap, op->cap > 0 && isfinite(op->cap), op->n == 0)
 DEFINE_OP(cross_entropy, op->softcap >= 0 && isfinite(op->softcap), op->rows == 0)
+DEFINE_OP(compare, op->n >= 0, false)
 DEFINE_OP(reduce, true, op->n == 0 && op->accumulate)
 DEFINE_OP(cast, true, op->n == 0)
 DEFINE_OP(decode, is_sound_decode(op), op->n == 0)
@@ -204,6 +205,7 @@ const struct ot_ops ot_cuda_ops = {
     .join = cuda_join,
     .softcap = cuda_softcap,
     .cross_entropy = cuda_cross_entropy,
+    .compare = cuda_compare,
     .reduce = cuda_reduce,
     .cast = cuda_cast,
     .decode = cuda_decode,

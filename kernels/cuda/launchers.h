@@ -57,6 +57,7 @@ cudaError_t ot_cuda_dora_backward(const struct ot_dora_backward *args, const str
 cudaError_t ot_cuda_join(const struct ot_join *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_softcap(const struct ot_softcap *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_cross_entropy(const struct ot_cross_entropy *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_compare(const struct ot_compare *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_reduce(const struct ot_reduce *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_cast(const struct ot_cast *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_decode(const struct ot_decode *args, const struct ot_cuda_stream *on);

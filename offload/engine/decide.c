@@ -114,26 +114,26 @@ static const double *results_of_rank(const struct ot_engine *en, const double *r
     return results + en->chain.n_slabs * en->layout.norms + rank * en->layout.own_results;
 }
 
-/* Adds up the losses of the micro-batches of all ranks, in order. *bad: the first that is not finite; -1:
- * none. */
-static double sum_losses(const struct ot_engine *en, const struct ot_engine_step *st, const double *results,
-                         int *bad) {
+/* Adds up the results of the micro-batches of all ranks, in order: sums[micro_results]; the first is the loss.
+ * *bad: the first micro-batch whose loss is not finite; -1: none. */
+static void sum_losses(const struct ot_engine *en, const struct ot_engine_step *st, const double *results,
+                       double *sums, int *bad) {
     const struct ot_shard *shard = &en->plan.shard;
     int own = ot_shard_own_groups(shard), places = en->plan.max_micro / own, micro = 0;
+    int each = en->layout.micro_results;
     bool stages = ot_plan_has_stages(&en->plan); /* the owner of the last block has all losses */
     int owner = ot_block_owner(&en->chain, &en->plan, en->chain.n_blocks - 1);
-    double sum = 0;
     *bad = -1;
     for (int g = 0; g < ot_shard_groups(shard); g++) {
-        const double *losses = results_of_rank(en, results, stages ? owner : g / own) + g % own * places;
+        const double *next = results_of_rank(en, results, stages ? owner : g / own) + g % own * places * each;
         int64_t n = ot_shard_group(shard, st->n_micro, g).n;
-        for (int64_t i = 0; i < n; i++, micro++) {
-            sum += losses[i];
-            if (*bad < 0 && !isfinite(losses[i]))
+        for (int64_t i = 0; i < n; i++, micro++, next += each) {
+            for (int k = 0; k < each; k++)
+                sums[k] += next[k];
+            if (*bad < 0 && !isfinite(next[0]))
                 *bad = micro;
         }
     }
-    return sum;
 }
 
 /* The requests of all ranks together. With one rank nobody has written them. */
@@ -157,14 +157,17 @@ static enum ot_skip find_fault(const struct ot_engine *en, const struct ot_step_
 static struct ot_step_result *read_results(struct ot_engine *en, const double *results, int64_t step) {
     struct ot_engine_step *st = &en->steps[step & 1];
     int bad_micro;
-    double loss = sum_losses(en, st, results, &bad_micro);
+    double sums[OT_COMPARE_SUMS] = {0};
+    sum_losses(en, st, results, sums, &bad_micro);
     st->result = (struct ot_step_result){.step = step,
-                                         .loss = loss * st->inverse_tokens,
+                                         .loss = sums[0] * st->inverse_losses,
                                          .grad_norm = global_norm(en, results),
                                          .loss_scale = ot_engine_loss_scale(en),
                                          .bad_micro = bad_micro,
                                          .bad_slab = first_bad_slab(en, results),
                                          .requests = find_requests(en, results)};
+    for (int k = 0; k < OT_COMPARE_SUMS; k++)
+        st->result.compared[k] = sums[k] * st->inverse_losses;
     return &st->result;
 }
 

@@ -128,7 +128,9 @@ static int allocate(struct ot_engine *en) {
         en->steps[i].micro_tokens = calloc((size_t)en->plan.max_micro, sizeof *en->steps[i].micro_tokens);
         en->steps[i].micro_inputs = calloc((size_t)en->plan.max_micro, sizeof *en->steps[i].micro_inputs);
         en->steps[i].micro_number = calloc((size_t)en->plan.max_micro, sizeof *en->steps[i].micro_number);
-        if (!en->steps[i].micro_tokens || !en->steps[i].micro_inputs || !en->steps[i].micro_number)
+        en->steps[i].comparisons = calloc((size_t)en->plan.max_micro, sizeof *en->steps[i].comparisons);
+        if (!en->steps[i].micro_tokens || !en->steps[i].micro_inputs || !en->steps[i].micro_number ||
+            !en->steps[i].comparisons)
             return ot_fail(OT_E_BUDGET, "no memory for a step of %d micro-batches", en->plan.max_micro);
     }
     return 0;
@@ -196,6 +198,7 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
     pthread_mutex_init(&en->putting, NULL);
     en->chain = *config->chain;
     en->optimizer = config->optimizer;
+    en->objective = config->objective;
     en->skip_spikes = config->skip_spikes;
     en->give_up = config->give_up;
     en->requests = config->requests;
@@ -277,6 +280,7 @@ void ot_engine_close(struct ot_engine *en) {
         free(en->steps[i].micro_tokens);
         free(en->steps[i].micro_inputs);
         free(en->steps[i].micro_number);
+        free(en->steps[i].comparisons);
     }
     free(en->slab_pieces);
     ot_layout_free(&en->layout);
@@ -298,8 +302,12 @@ static int64_t padded_tokens(const struct ot_engine *en, int64_t n_tokens) {
 static void copy_micro(struct ot_engine *en, int64_t step, int micro, const struct ot_micro_batch *mb,
                        int64_t n_tokens) {
     int32_t *batch = ot_engine_at(en, en->layout.batch_host[step & 1]);
-    ot_rows_copy(ot_chain_token_arrays(&en->chain), mb, en->kv_past, n_tokens,
+    ot_rows_copy(ot_token_arrays(en->chain.has_pairs), mb, en->kv_past, n_tokens,
                  batch + ot_engine_batch_offset(en, micro, 0), en->plan.micro_tokens);
+    if (mb->n_comparisons > 0)
+        memcpy(batch + ot_engine_batch_offset(en, micro, OT_ARRAY_COMPARISONS), mb->comparisons,
+               (size_t)mb->n_comparisons * sizeof *mb->comparisons);
+    en->steps[step & 1].comparisons[micro] = mb->n_comparisons;
     en->steps[step & 1].micro_tokens[micro] = n_tokens;
     en->steps[step & 1].micro_inputs[micro] = mb->n_inputs;
 }
@@ -328,11 +336,11 @@ static void place_micros(struct ot_engine *en, int64_t step, const struct ot_ste
 static int check_input(const struct ot_engine *en, const struct ot_step_input *input) {
     const struct ot_shard *shard = &en->plan.shard;
     int most = en->plan.max_micro / ot_shard_own_groups(shard) * ot_shard_groups(shard);
-    if (input->n_micro < 1 || input->n_micro > most || input->trained_tokens < 1)
+    if (input->n_micro < 1 || input->n_micro > most || input->n_losses < 1)
         return ot_fail(OT_E_INPUT,
-                       "a step of %d micro-batches with %lld trained tokens; the plan allows 1 to %d, with 1 "
-                       "token or more",
-                       input->n_micro, (long long)input->trained_tokens, most);
+                       "a step of %d micro-batches with %lld losses; the plan allows 1 to %d, with 1 loss or "
+                       "more",
+                       input->n_micro, (long long)input->n_losses, most);
     for (int m = 0; m < ot_shard_micro(shard, input->n_micro, shard->rank).n; m++)
         OT_TRY(ot_rows_check(&en->chain, en->plan.micro_tokens, &input->micro[m], m));
     return 0;
@@ -362,8 +370,8 @@ int ot_engine_submit(struct ot_engine *en, const struct ot_step_input *input) {
     if (en->frozen_stale) /* nothing is in flight yet */
         OT_TRY(gather_weights(en));
     place_micros(en, step, input);
-    st->grad_scale = (float)(1.0 / (double)input->trained_tokens);
-    st->inverse_tokens = 1.0 / (double)input->trained_tokens;
+    st->grad_scale = (float)(1.0 / (double)input->n_losses);
+    st->inverse_losses = 1.0 / (double)input->n_losses;
     st->lr = input->lr;
     en->step_start[step & 1] = ot_clock_seconds();
     OT_TRY(ot_executor_submit(en->executor, en->train_bound, step));
@@ -543,8 +551,14 @@ static int decode_piece(struct ot_engine *en, const int32_t *tokens, int64_t n, 
         input_first[i] = 0;
         input_end[i] = (int32_t)en->kv_inputs;
     }
-    struct ot_micro_batch micro = {n,         tokens,        targets,     position,
-                                   row_start, en->kv_inputs, input_first, input_end};
+    struct ot_micro_batch micro = {.n_tokens = n,
+                                   .tokens = tokens,
+                                   .targets = targets,
+                                   .position = position,
+                                   .row_start = row_start,
+                                   .n_inputs = en->kv_inputs,
+                                   .input_first = input_first,
+                                   .input_end = input_end};
     OT_TRY_GOTO(run_forward(en, OT_PASS_DECODE, &micro, en->chain.vocab, logits), rc, out);
     en->kv_past += n;
 out:

@@ -49,9 +49,10 @@ struct ot_engine_config {
     struct ot_device *device;     /* outlives the engine, which allocates the plan's bytes from it */
     const struct ot_plan *plan;   /* copied */
     struct ot_optimizer_config optimizer;
-    float loss_scale;       /* fp16: initial loss scale, a power of two; 0: 65536 */
-    int optimizer_threads;  /* >= 1 */
-    struct ot_trace *trace; /* NULL: none; outlives the engine */
+    struct ot_objective objective; /* of a chain that compares */
+    float loss_scale;              /* fp16: initial loss scale, a power of two; 0: 65536 */
+    int optimizer_threads;         /* >= 1 */
+    struct ot_trace *trace;        /* NULL: none; outlives the engine */
     /* For plans that use nvme: directories, I/O engine, verify, chunk, depth and calls of the store. The
      * engine fills in the fields that depend on the plan. NULL: the plan uses no nvme. */
     const struct ot_store_config *store;
@@ -103,8 +104,9 @@ struct ot_step_input {
     int n_micro; /* sum over all ranks, at least 1 */
     /* This rank's micro-batches, in order (ot_shard_micro). One rank has all. */
     const struct ot_micro_batch *micro;
-    /* number of targets >= 0 in the whole step (all ranks); divides loss and gradient */
-    int64_t trained_tokens;
+    /* Divides loss and gradient: the number of targets >= 0 in the whole step (all ranks), or of its
+     * comparisons if the chain compares. */
+    int64_t n_losses;
     float lr;
 };
 
@@ -125,9 +127,10 @@ const char *ot_skip_name(enum ot_skip skip); /* "loss", "gradient", "overflow", 
 enum { OT_REQUEST_LIMIT = 0x80 };
 
 struct ot_step_result {
-    int64_t step;     /* counts from 1, or from the step given to ot_engine_set_progress */
-    double loss;      /* mean over the step's trained tokens */
-    double grad_norm; /* global, before clipping */
+    int64_t step;                     /* counts from 1, or from the step given to ot_engine_set_progress */
+    double loss;                      /* mean over the step's n_losses */
+    double compared[OT_COMPARE_SUMS]; /* means over its comparisons, if the chain compares */
+    double grad_norm;                 /* global, before clipping */
     double clipped_norm;
     float loss_scale; /* loss scale of the step's gradients (fp16); 1 in other dtypes */
     enum ot_skip skipped;

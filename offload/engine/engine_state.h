@@ -21,8 +21,9 @@ struct ot_engine_step {
     int64_t *micro_tokens; /* [plan.max_micro]: padded tokens of the micro-batch in each place; 0: none */
     int64_t *micro_inputs; /* [plan.max_micro]: ot_micro_batch.n_inputs of each */
     int64_t *micro_number; /* [plan.max_micro]: its number in the step, of all ranks */
-    float grad_scale;      /* 1 / trained tokens, for the device */
-    double inverse_tokens; /* the same in double, for the loss */
+    int64_t *comparisons;  /* [plan.max_micro]: ot_micro_batch.n_comparisons of each */
+    float grad_scale;      /* 1 / n_losses, for the device */
+    double inverse_losses; /* the same in double, for the loss */
     float lr;
     struct ot_step_result result; /* written by the step's last decision */
 };
@@ -82,6 +83,7 @@ struct ot_engine {
     struct ot_chain chain; /* a copy; the caller owns the memory behind its pointers */
     struct ot_plan plan;
     struct ot_optimizer_config optimizer;
+    struct ot_objective objective;
     double skip_spikes; /* 0: skip none */
     bool (*give_up)(void);
     unsigned (*requests)(void *context);

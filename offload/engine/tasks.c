@@ -183,8 +183,30 @@ static void clear_sums(struct ot_engine *en, const struct ot_task *task, struct 
                          (size_t)en->chain.slabs[block->uses[u].slab].n_params * sizeof(float));
 }
 
+/* Computes the losses of the micro-batch's comparisons and the weights of its tokens (block.h, COMPARISONS).
+ * sums: [OT_COMPARE_SUMS]. */
+static void compare(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_block_run *run,
+                    double *sums) {
+    struct ot_block_run scores = *run;
+    float *weights = ot_engine_at(en, en->layout.token_weights);
+    const int32_t *batch = ot_engine_at_parity(en, en->layout.batch_gpu[0], step);
+    const void *comparisons = batch + ot_engine_batch_offset(en, task->micro, OT_ARRAY_COMPARISONS);
+    scores.scores = true;
+    en->chain.forward(en->chain.context, task->block, &scores);
+    en->ops->compare(run->lane, &(struct ot_compare){.objective = en->objective,
+                                                     .tokens = run->batch.n_tokens,
+                                                     .n = step_of(en, step)->comparisons[task->micro],
+                                                     .comparisons = comparisons,
+                                                     .token_loss = run->token_loss,
+                                                     .weights = weights,
+                                                     .answers = ot_engine_at(en, en->layout.answers),
+                                                     .sums = sums});
+    run->batch.weights = weights;
+}
+
 static void backward(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     struct ot_block_run run;
+    bool last = task->block == en->chain.n_blocks - 1;
     if (!has_micro(en, step, task->micro) || ot_engine_has_given_up(en)) {
         if (task->first)
             clear_sums(en, task, lane);
@@ -192,11 +214,12 @@ static void backward(struct ot_engine *en, const struct ot_task *task, int64_t s
     }
     fill_run(en, task, step, lane, &run);
     run.first = task->first;
+    double *loss = ot_engine_results(en, en->layout.results_gpu, -1) + task->micro * en->layout.micro_results;
+    if (last && en->chain.compares)
+        compare(en, task, step, &run, loss);
     en->chain.backward(en->chain.context, task->block, &run);
-    if (task->block < en->chain.n_blocks - 1)
-        return;
-    double *loss = ot_engine_results(en, en->layout.results_gpu, -1) + task->micro;
-    en->ops->reduce(lane, &(struct ot_reduce){.n = run.batch.n_tokens, .x = run.token_loss, .out = loss});
+    if (last && !en->chain.compares)
+        en->ops->reduce(lane, &(struct ot_reduce){.n = run.batch.n_tokens, .x = run.token_loss, .out = loss});
 }
 
 /* ---- gradients ---- */

@@ -103,13 +103,18 @@ struct ot_layout {
      * OT_NO_BUFFER: the sum has no home. */
     int *sums;
     int work, scratch, token_loss, logits;
+    /* gpu, of a chain that compares (block.h), else OT_NO_BUFFER: the weights of a micro-batch's tokens, and
+     * two log-probabilities of each of its comparisons, in double */
+    int token_weights, answers;
     int constants;
     /* Results of a step, in double. Tile s: the squared norms of slab s, over the parts that this rank takes
-     * ([own_norms]). The last tile: the losses of its micro-batches and its requests ([own_results]).
+     * ([own_norms]). The last tile: the losses of its micro-batches, micro_results numbers of each, and its
+     * requests ([own_results]).
      * all_results has the same tiles with those of all ranks: [norms] for a slab, [ranks][own_results] in the
      * end. With one rank it is results_gpu. With stages too: it has a part for each rank, with all tiles. */
     int results_gpu, all_results, results_host[2];
     int own_norms, norms, own_results;
+    int micro_results; /* 1: the loss; OT_COMPARE_SUMS if the chain compares */
     /* The parts that a round's micro-batches have chosen (used_parts.h), int32 [most_parts] for each block: a
      * tile. OT_NO_BUFFER: no block chooses. */
     int used_gpu, used_host[2];

@@ -463,6 +463,13 @@ static void add_workspace(struct ot_layout_maker *mk) {
     layout->token_loss =
         ot_layout_add(mk, OT_TIER_GPU, "workspace", (size_t)plan->micro_tokens * sizeof(float), 1);
     layout->logits = ot_layout_add(mk, OT_TIER_GPU, "workspace", (size_t)chain->vocab * sizeof(float), 1);
+    layout->token_weights = layout->answers = OT_NO_BUFFER;
+    if (!chain->compares || !plan->train)
+        return;
+    size_t answers = 2 * (size_t)plan->micro_tokens / OT_COMPARISON_TOKENS * sizeof(double);
+    layout->token_weights =
+        ot_layout_add(mk, OT_TIER_GPU, "workspace", (size_t)plan->micro_tokens * sizeof(float), 1);
+    layout->answers = ot_layout_add(mk, OT_TIER_GPU, "workspace", answers, 1);
 }
 
 /* Adds the results of a step. Evaluation and generation use the host's pages for token losses and logits. */
@@ -473,7 +480,8 @@ static void add_results(struct ot_layout_maker *mk) {
     int64_t most = ot_max(mk->chain->vocab, plan->micro_tokens);
     layout->norms = ot_shard_norm_ranges(&plan->shard);
     layout->own_norms = ot_plan_is_sharded(plan) ? layout->norms / (int)ranks : layout->norms;
-    layout->own_results = plan->max_micro + 1;
+    layout->micro_results = mk->chain->compares ? OT_COMPARE_SUMS : 1;
+    layout->own_results = plan->max_micro * layout->micro_results + 1;
     size_t own = n_slabs * (size_t)layout->own_norms + (size_t)layout->own_results;
     bool stages = ot_plan_has_stages(plan);
     size_t all = stages ? ranks * own : n_slabs * (size_t)layout->norms + ranks * (size_t)layout->own_results;

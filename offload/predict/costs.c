@@ -454,6 +454,8 @@ static void add_half(const struct context *c, const struct ot_task *task, struct
 }
 
 static void add_backward(const struct context *c, const struct ot_task *task, struct ot_task_cost *cost) {
+    if (c->chain->compares && task->block == c->chain->n_blocks - 1)
+        add_work(c, task, OT_WORK_FORWARD, cost);
     add_work(c, task, OT_WORK_BACKWARD, cost);
     add_work(c, task, OT_WORK_RECOMPUTE, cost);
     if (task->first) /* `first` was measured with other micro-batches, so it may exceed a small one's time */

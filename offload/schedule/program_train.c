@@ -201,6 +201,10 @@ static void backward(struct ot_program *p, int block, int micro) {
     }
     if (block == last) {
         ot_program_scratch(p, task, layout->token_loss);
+        if (layout->token_weights != OT_NO_BUFFER) {
+            ot_program_scratch(p, task, layout->token_weights);
+            ot_program_scratch(p, task, layout->answers);
+        }
         ot_program_write(p, task, layout->results_gpu,
                          ot_tag(OT_CONTENT_RESULT, p->chain->n_slabs, micro, 0));
         ot_program_narrow(task, p->chain->n_slabs, 1);

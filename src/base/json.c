@@ -13,6 +13,7 @@
 #include "src/base/error.h"
 #include "src/base/file_io.h"
 #include "src/base/json_state.h"
+#include "src/base/minmax.h"
 #include "src/base/utf8.h"
 
 /* ---- parsing ---- */
@@ -131,6 +132,55 @@ void ot_json_rename(struct ot_json *object, const struct ot_json_name *names, si
         if (renamed[i])
             renamed[i]->key = names[i].to;
     ot_json_order_members(object);
+}
+
+static bool are_equal_objects(const struct ot_json *a, const struct ot_json *b) {
+    if (a->object.n != b->object.n)
+        return false;
+    for (size_t i = 0; i < a->object.n; i++)
+        if (strcmp(a->object.sorted[i]->key, b->object.sorted[i]->key) != 0 ||
+            !ot_json_equal(a->object.sorted[i]->value, b->object.sorted[i]->value))
+            return false;
+    return true;
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): at most OT_JSON_MAX_DEPTH deep */
+bool ot_json_equal(const struct ot_json *a, const struct ot_json *b) {
+    if (ot_json_type(a) != ot_json_type(b))
+        return false;
+    switch (ot_json_type(a)) {
+    case OT_JSON_NULL:
+        return true;
+    case OT_JSON_BOOL:
+        return a->truth == b->truth;
+    case OT_JSON_INT:
+        return a->integer == b->integer;
+    case OT_JSON_REAL:
+        return memcmp(&a->real, &b->real, sizeof a->real) == 0;
+    case OT_JSON_STRING:
+        return a->string.n == b->string.n && memcmp(a->string.bytes, b->string.bytes, a->string.n) == 0;
+    case OT_JSON_ARRAY:
+        for (size_t i = 0; a->array.n == b->array.n && i < a->array.n; i++)
+            if (!ot_json_equal(a->array.items[i], b->array.items[i]))
+                return false;
+        return a->array.n == b->array.n;
+    case OT_JSON_OBJECT:
+        return are_equal_objects(a, b);
+    }
+    return false;
+}
+
+void ot_json_keep(struct ot_json *value, size_t first, size_t n) {
+    if (ot_json_type(value) == OT_JSON_ARRAY) {
+        first = ot_min(first, value->array.n);
+        value->array.items += first;
+        value->array.n = ot_min(value->array.n - first, n);
+    } else if (ot_json_type(value) == OT_JSON_STRING) {
+        first = ot_min(first, value->string.n);
+        value->string.n = ot_min(value->string.n - first, n);
+        value->string.bytes += first;
+        ((char *)(uintptr_t)value->string.bytes)[value->string.n] = '\0';
+    }
 }
 
 size_t ot_json_length(const struct ot_json *array) {

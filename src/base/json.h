@@ -61,6 +61,11 @@ struct ot_json_name {
 };
 void ot_json_rename(struct ot_json *object, const struct ot_json_name *names, size_t n);
 
+/* True if both values are the same: members may have another order. */
+bool ot_json_equal(const struct ot_json *a, const struct ot_json *b);
+/* Shortens an array to its items, or a string to its bytes, from `first` on, at most n of them. */
+void ot_json_keep(struct ot_json *value, size_t first, size_t n);
+
 /* Iterates over the members of an object in file order. False after the last one. Start with *cursor = NULL.
  */
 bool ot_json_next(const struct ot_json *object, void **cursor, const char **key, struct ot_json **value);

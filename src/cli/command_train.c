@@ -50,7 +50,8 @@ struct train {
     struct ot_run_log *log;
     struct ot_resume resume;
     struct ot_run_identity identity;
-    struct ot_saver *saver; /* NULL with --no-save */
+    struct ot_references references; /* of the objective */
+    struct ot_saver *saver;          /* NULL with --no-save */
     struct ot_rescue rescue;
     char checkpoints[PATH_MAX]; /* OUT/checkpoints */
     int64_t finished_steps;     /* with --dry-run: of the finished run in OUT; 0: none */
@@ -386,6 +387,7 @@ static int keep_model(struct train *t, const struct ot_checkpoint_record *end) {
     int rc = ot_result_write(&t->result, end);
     if (rc < 0)
         return ot_rescue_save(&t->rescue, rc == -OT_E_COMM ? NULL : rescued(end), rc);
+    ot_references_forget(out);
     rc = ot_finished_drop_log(out);
     if (rc == 0)
         rc = ot_saver_complete(t->saver);
@@ -427,8 +429,11 @@ static int run(struct train *t) {
     struct ot_outcome outcome;
     struct ot_checkpoint_record end;
     OT_TRY(start(t));
+    OT_TRY(ot_references_make(s, &t->rows, &t->identity, s->options->no_save ? NULL : s->options->out,
+                              t->resume.record != NULL, &t->references));
     struct ot_train_loop loop = {.session = s,
                                  .rows = &t->rows,
+                                 .references = &t->references,
                                  .shape = &t->shape,
                                  .times = &t->times,
                                  .log = t->log,
@@ -586,6 +591,7 @@ int ot_command_train(const struct ot_options *options) {
     if (is_stuck) /* its threads still use the rest */
         return ot_error_load(&why);
     ot_result_close(&t->result);
+    ot_references_free(&t->references);
     ot_rows_close(&t->rows);
     ot_run_identity_free(&t->identity);
     ot_session_close(&t->session);

@@ -17,6 +17,7 @@ struct ot_batcher {
     int64_t capacity;                                     /* most tokens of a step */
     int32_t *tokens, *targets, *row_position, *row_start; /* one allocation, at tokens */
     int32_t *input_first, *input_end;                     /* of pairs; in the same */
+    struct ot_comparison *comparisons; /* of the step; NULL: the dataset compares nothing */
     struct ot_micro_batch *micro;
 };
 
@@ -36,8 +37,17 @@ int64_t ot_batcher_max_micro(const struct ot_batcher *b) {
     return divide_up(b->config.step_sequences, b->config.micro_sequences);
 }
 
-size_t ot_batcher_bytes(const struct ot_batcher *b) {
+static size_t array_bytes(const struct ot_batcher *b) {
     return (size_t)b->capacity * n_arrays(b) * sizeof *b->tokens;
+}
+
+static size_t comparison_bytes(const struct ot_batcher *b) {
+    bool compares = ot_dataset_compares(b->config.dataset);
+    return compares ? (size_t)(b->capacity / OT_COMPARISON_TOKENS) * sizeof *b->comparisons : 0;
+}
+
+size_t ot_batcher_bytes(const struct ot_batcher *b) {
+    return array_bytes(b) + comparison_bytes(b);
 }
 
 static int allocate(struct ot_batcher *b) {
@@ -47,9 +57,10 @@ static int allocate(struct ot_batcher *b) {
         return ot_fail(OT_E_BUDGET,
                        "a step of %lld sequences with %lld tokens each is too large; lower --tokens-per-step",
                        (long long)b->config.step_sequences, (long long)b->config.seq_len);
-    b->tokens = malloc(ot_batcher_bytes(b));
+    b->tokens = malloc(array_bytes(b));
     b->micro = calloc((size_t)ot_batcher_max_micro(b), sizeof *b->micro);
-    if (!b->tokens || !b->micro)
+    b->comparisons = comparison_bytes(b) > 0 ? malloc(comparison_bytes(b)) : NULL;
+    if (!b->tokens || !b->micro || (comparison_bytes(b) > 0 && !b->comparisons))
         return ot_fail(OT_E_BUDGET, "no memory for a step of %lld tokens; lower --tokens-per-step",
                        (long long)b->capacity);
     b->targets = b->tokens + b->capacity;
@@ -88,6 +99,7 @@ void ot_batcher_close(struct ot_batcher *b) {
         return;
     free(b->tokens);
     free(b->micro);
+    free(b->comparisons);
     free(b);
 }
 
@@ -96,18 +108,42 @@ struct filling {
     int64_t base, at; /* its first token in the step, and the next one */
     int64_t inputs;   /* of pairs, while targets are put: the first input of the next row */
     int64_t rows, trained;
+    int64_t comparisons; /* of the step so far */
 };
 
-/* Copies a row to the next tokens. */
-static void put_row(struct ot_batcher *b, const struct ot_row *row, struct filling *f) {
-    for (int64_t i = 0; i < row->n; i++) {
-        bool trains = i + 1 < row->n && ot_token_trained(row->tokens[i + 1]);
-        b->tokens[f->at + i] = ot_token_id(row->tokens[i]);
-        b->targets[f->at + i] = trains ? ot_token_id(row->tokens[i + 1]) : -1;
+/* Copies a row, or one of its answers, to the next tokens. Returns its number of targets. */
+static int32_t put_text(struct ot_batcher *b, const uint32_t *tokens, int64_t n, struct filling *f) {
+    int32_t targets = 0;
+    for (int64_t i = 0; i < n; i++) {
+        bool trains = i + 1 < n && ot_token_trained(tokens[i + 1]);
+        b->tokens[f->at + i] = ot_token_id(tokens[i]);
+        b->targets[f->at + i] = trains ? ot_token_id(tokens[i + 1]) : -1;
         b->row_position[f->at + i] = (int32_t)i;
         b->row_start[f->at + i] = (int32_t)(f->at - f->base);
+        targets += trains;
     }
-    f->at += row->n;
+    f->at += n;
+    return targets;
+}
+
+static void put_row(struct ot_batcher *b, uint32_t number, const struct ot_row *row, struct filling *f) {
+    (void)number;
+    put_text(b, row->tokens, row->n, f);
+    f->rows++;
+    f->trained += row->trained;
+}
+
+static void put_comparison(struct ot_batcher *b, uint32_t number, const struct ot_row *row,
+                           struct filling *f) {
+    struct ot_comparison *c = &b->comparisons[f->comparisons++];
+    const float *references = b->config.references ? b->config.references + 2 * (size_t)number : NULL;
+    *c = (struct ot_comparison){.begin = (int32_t)(f->at - f->base), .good = row->good};
+    c->targets[0] = put_text(b, row->tokens, row->second, f);
+    c->middle = (int32_t)(f->at - f->base);
+    c->targets[1] = put_text(b, row->tokens + row->second, row->n - row->second, f);
+    c->end = (int32_t)(f->at - f->base);
+    for (int i = 0; i < 2 && references; i++)
+        c->reference[i] = references[i];
     f->rows++;
     f->trained += row->trained;
 }
@@ -125,7 +161,8 @@ static void put_part(struct ot_batcher *b, int64_t n, int64_t inputs, int64_t n_
     f->at += n;
 }
 
-static void put_inputs(struct ot_batcher *b, const struct ot_row *row, struct filling *f) {
+static void put_inputs(struct ot_batcher *b, uint32_t number, const struct ot_row *row, struct filling *f) {
+    (void)number;
     int64_t n = ot_row_prompt_tokens(row);
     for (int64_t i = 0; i < n; i++) {
         b->tokens[f->at + i] = ot_token_id(row->tokens[i]);
@@ -134,7 +171,8 @@ static void put_inputs(struct ot_batcher *b, const struct ot_row *row, struct fi
     put_part(b, n, f->at, n, f);
 }
 
-static void put_targets(struct ot_batcher *b, const struct ot_row *row, struct filling *f) {
+static void put_targets(struct ot_batcher *b, uint32_t number, const struct ot_row *row, struct filling *f) {
+    (void)number;
     int64_t n_inputs = ot_row_prompt_tokens(row), n = row->n - n_inputs;
     for (int64_t i = 0; i < n; i++) {
         b->tokens[f->at + i] = i == 0 ? OT_PAIR_START_ID : ot_token_id(row->tokens[n_inputs + i - 1]);
@@ -148,13 +186,14 @@ static void put_targets(struct ot_batcher *b, const struct ot_row *row, struct f
 
 /* Calls put for each row of the next `sequences` sequences, in order. */
 static void for_each_row(struct ot_batcher *b, int64_t sequences, struct filling *f,
-                         void (*put)(struct ot_batcher *, const struct ot_row *, struct filling *)) {
+                         void (*put)(struct ot_batcher *, uint32_t, const struct ot_row *,
+                                     struct filling *)) {
     for (int64_t s = 0; s < sequences; s++) {
         int64_t n_rows;
         const uint32_t *rows = ot_packing_sequence(b->config.packing, b->position.sequence + s, &n_rows);
         for (int64_t i = 0; i < n_rows; i++) {
             struct ot_row row = ot_dataset_row(b->config.dataset, rows[i]);
-            put(b, &row, f);
+            put(b, rows[i], &row, f);
         }
     }
 }
@@ -162,12 +201,13 @@ static void for_each_row(struct ot_batcher *b, int64_t sequences, struct filling
 /* Fills the micro-batch of the next `sequences` sequences, beginning at token `base` of the step. */
 static void put_micro(struct ot_batcher *b, int64_t sequences, int64_t base, struct ot_micro_batch *micro,
                       struct ot_step_batch *out) {
-    struct filling f = {.base = base, .at = base, .inputs = base};
+    int64_t before = b->comparisons ? out->rows : 0;
+    struct filling f = {.base = base, .at = base, .inputs = base, .comparisons = before};
     bool pairs = ot_dataset_has_pairs(b->config.dataset);
     if (pairs)
         for_each_row(b, sequences, &f, put_inputs);
     int64_t n_inputs = f.at - base;
-    for_each_row(b, sequences, &f, pairs ? put_targets : put_row);
+    for_each_row(b, sequences, &f, pairs ? put_targets : b->comparisons ? put_comparison : put_row);
     *micro = (struct ot_micro_batch){.n_tokens = f.at - base,
                                      .tokens = b->tokens + base,
                                      .targets = b->targets + base,
@@ -175,12 +215,15 @@ static void put_micro(struct ot_batcher *b, int64_t sequences, int64_t base, str
                                      .row_start = b->row_start + base,
                                      .n_inputs = n_inputs,
                                      .input_first = pairs ? b->input_first + base : NULL,
-                                     .input_end = pairs ? b->input_end + base : NULL};
+                                     .input_end = pairs ? b->input_end + base : NULL,
+                                     .n_comparisons = f.comparisons - before,
+                                     .comparisons = b->comparisons ? b->comparisons + before : NULL};
     b->position.sequence += sequences;
     out->sequences += sequences;
     out->rows += f.rows;
     out->tokens += f.at - base;
-    out->input.trained_tokens += f.trained;
+    out->trained_tokens += f.trained;
+    out->input.n_losses += b->comparisons ? f.comparisons - before : f.trained;
 }
 
 void ot_batcher_next(struct ot_batcher *b, struct ot_step_batch *out) {

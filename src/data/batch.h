@@ -9,6 +9,9 @@
  * decoder reads the start token (models/config.h), then the row's target without its last token; targets[i]
  * is the token of the target at that place.
  *
+ * COMPARISONS (dataset.h). Both answers of a row are rows of the micro-batch, one behind the other. A step's
+ * losses are its comparisons.
+ *
  * The position (epoch, sequence) is exact: seeking to it and going on gives the same steps as an
  * uninterrupted run. One thread at a time.
  */
@@ -29,6 +32,9 @@ struct ot_batch_config {
     int64_t seq_len;
     int64_t step_sequences;  /* tokens per step / seq_len, >= 1 */
     int64_t micro_sequences; /* micro-batch: tokens / seq_len, >= 1 */
+    /* [rows of the dataset][2]: the log-probabilities of both answers by the reference model; outlives the
+     * batcher. NULL: zeros. */
+    const float *references;
 };
 
 struct ot_data_position {
@@ -38,7 +44,7 @@ struct ot_data_position {
 struct ot_step_batch {
     struct ot_step_input input;       /* the caller sets lr; arrays are valid until the next call */
     struct ot_data_position position; /* where this step began */
-    int64_t sequences, rows, tokens;
+    int64_t sequences, rows, tokens, trained_tokens;
 };
 
 /* Errors: OT_E_BUDGET; OT_E_INPUT if the packing has no sequence. */

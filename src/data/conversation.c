@@ -365,13 +365,14 @@ int ot_conversation_read(struct ot_conversation *c, const struct ot_json *row, c
 int ot_conversation_read_answer(struct ot_conversation *c, const struct ot_json *row, const char *key,
                                 const char *where) {
     const struct ot_json *list = ot_json_get(row, key);
-    if (ot_json_type(list) != OT_JSON_ARRAY)
+    bool single = ot_json_type(list) == OT_JSON_OBJECT;
+    if (ot_json_type(list) != OT_JSON_ARRAY && !single)
         return ot_fail(OT_E_INPUT, "%s: key '%s' must be an array of turns, but it is %s", where, key,
                        list ? ot_json_type_name(ot_json_type(list)) : "missing");
     for (size_t i = 0; i < c->n; i++)
         c->messages[i].untrained = true;
-    for (size_t i = 0; i < ot_json_length(list); i++) {
-        OT_TRY(read_turn(c, ot_json_at(list, i), where));
+    for (size_t i = 0; i < (single ? 1 : ot_json_length(list)); i++) {
+        OT_TRY(read_turn(c, single ? list : ot_json_at(list, i), where));
         if (c->messages[c->n - 1].role != OT_ROLE_ASSISTANT)
             return ot_fail(OT_E_INPUT, "%s: key '%s' may have assistant turns alone, not one of the role %s",
                            where, key, c->messages[c->n - 1].role_name);

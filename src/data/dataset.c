@@ -13,6 +13,7 @@
 #include "src/base/thread.h"
 #include "src/data/data_files.h"
 #include "src/data/pipeline.h"
+#include "src/data/preference.h"
 #include "src/data/source.h"
 
 /* Rows are read in batches, tokenized in parallel, and appended in order. A batch is large enough to keep the
@@ -22,6 +23,8 @@ enum { BATCH_ROWS = 4096, BATCH_BYTES = 16 << 20, CHUNK_ROWS = 16 };
 struct entry {
     uint32_t *tokens; /* a document's pieces are adjacent in one allocation; the first piece owns it */
     uint32_t n_tokens, trained, document;
+    uint32_t second; /* as in ot_row */
+    bool good;
 };
 
 struct ot_dataset {
@@ -35,6 +38,7 @@ struct ot_dataset {
     } * sources;
     int n_sources;
     bool pairs;
+    enum ot_objective_kind objective;
 };
 
 /* ---- one batch ---- */
@@ -46,7 +50,8 @@ struct item {
     int64_t line;
     enum outcome outcome;
     uint32_t *tokens; /* owned by the dataset once appended; NULL: none */
-    size_t n_tokens, piece_tokens;
+    size_t n_tokens, piece_tokens, second;
+    bool good;
     bool truncated, straddles, left_out;
     int untrainable_turns;
     size_t whole_tokens; /* before truncation */
@@ -135,6 +140,11 @@ static void keep_tokens(struct ot_sample *sample, struct item *item) {
 static int make_row(const struct loader *l, struct worker *w, struct item *item) {
     OT_TRY(ot_pipeline_make(&l->pipeline, l->text + item->text, item->bytes, item->line, &w->scratch));
     item->outcome = w->scratch.sample.piece_tokens == 0 ? ROW_UNTRAINED : ROW_KEPT;
+    item->good = w->scratch.good;
+    if (item->outcome == ROW_KEPT && ot_preference_answers(l->config->objective) == 2) {
+        item->second = w->scratch.sample.n_tokens;
+        OT_TRY(ot_sample_append(&w->scratch.sample, &w->scratch.rejected, l->config->path));
+    }
     if (item->outcome == ROW_KEPT)
         keep_tokens(&w->scratch.sample, item);
     item->untrainable_turns = w->scratch.rendered.untrainable_turns;
@@ -185,8 +195,12 @@ static int collect_errors(struct loader *l) {
 
 /* ---- appending ---- */
 
-static void append_piece(struct ot_dataset *d, uint32_t *tokens, size_t n) {
-    struct entry row = {.tokens = tokens, .n_tokens = (uint32_t)n, .document = (uint32_t)d->stats.kept};
+static void append_piece(struct ot_dataset *d, const struct item *item, uint32_t *tokens, size_t n) {
+    struct entry row = {.tokens = tokens,
+                        .n_tokens = (uint32_t)n,
+                        .document = (uint32_t)d->stats.kept,
+                        .second = (uint32_t)item->second,
+                        .good = item->good};
     for (size_t i = 0; i < n; i++)
         row.trained += ot_token_trained(tokens[i]);
     d->n_tokens += n;
@@ -203,10 +217,11 @@ static int append_kept(struct loader *l, struct item *item) {
         return no_memory(l);
     for (size_t at = 0; at < item->n_tokens; at += item->piece_tokens) {
         size_t left = item->n_tokens - at;
-        append_piece(d, item->tokens + at, ot_min(left, item->piece_tokens));
+        append_piece(d, item, item->tokens + at, ot_min(left, item->piece_tokens));
     }
     item->tokens = NULL;
     d->stats.kept++;
+    d->stats.good += item->good;
     d->stats.truncated += item->truncated;
     if (item->truncated && (int64_t)item->whole_tokens > d->stats.longest_whole)
         d->stats.longest_whole = (int64_t)item->whole_tokens;
@@ -319,6 +334,49 @@ static void shrink(struct ot_dataset *d) {
     }
 }
 
+/* ---- answers to other prompts (KTO) ---- */
+
+/* Appends the row's prompt and the next row's answer to the row's tokens. own: tokens of each row's own
+ * answer and its prompt. */
+static int append_other_answer(struct ot_dataset *d, size_t row, const uint32_t *own, int64_t limit) {
+    struct entry *entry = &d->rows[row];
+    size_t next = (row + 1) % d->n_rows;
+    struct ot_row mine = {.tokens = entry->tokens, .n = own[row]};
+    struct ot_row other = {.tokens = d->rows[next].tokens, .n = own[next]};
+    int64_t prompt = ot_row_prompt_tokens(&mine), from = ot_row_prompt_tokens(&other);
+    int64_t most = limit - prompt, n = ot_min(other.n - from, most);
+    uint32_t *tokens = realloc(entry->tokens, (size_t)(mine.n + prompt + n) * sizeof *tokens);
+    if (!tokens)
+        return ot_fail(OT_E_BUDGET, "no memory for the answers of KTO to other prompts");
+    if (row == next)
+        other.tokens = tokens;
+    memcpy(tokens + mine.n, tokens, (size_t)prompt * sizeof *tokens);
+    memcpy(tokens + mine.n + prompt, other.tokens + from, (size_t)n * sizeof *tokens);
+    entry->tokens = tokens;
+    entry->second = (uint32_t)mine.n;
+    entry->n_tokens = (uint32_t)(mine.n + prompt + n);
+    d->n_tokens += (size_t)(prompt + n);
+    d->stats.longest = ot_max(d->stats.longest, (int64_t)entry->n_tokens);
+    return 0;
+}
+
+static int add_other_answers(struct loader *l) {
+    struct ot_dataset *d = l->dataset;
+    int rc = 0;
+    if (d->n_rows < 2)
+        return ot_fail(OT_E_INPUT, "%s: KTO compares the answers of rows, so it needs two rows or more",
+                       l->config->path);
+    uint32_t *own = calloc(d->n_rows, sizeof *own);
+    if (!own)
+        return no_memory(l);
+    for (size_t i = 0; i < d->n_rows; i++)
+        own[i] = d->rows[i].n_tokens;
+    for (size_t i = 0; i < d->n_rows && rc == 0; i++)
+        rc = append_other_answer(d, i, own, l->config->seq_len / 2);
+    free(own);
+    return rc;
+}
+
 static int64_t total_bytes(const struct ot_data_files *files) {
     int64_t total = 0;
     struct stat info;
@@ -374,6 +432,7 @@ int ot_dataset_open_sources(const struct ot_dataset_config *config, const char *
         return ot_fail(OT_E_BUDGET, "%s: no memory for the data", config->path);
     struct loader l = {.config = config, .dataset = d};
     d->pairs = config->pairs;
+    d->objective = config->objective;
     int rc;
     OT_TRY_GOTO(find_files(d, paths, n), rc, out);
     OT_TRY_GOTO(open_loader(&l), rc, out);
@@ -384,6 +443,8 @@ int ot_dataset_open_sources(const struct ot_dataset_config *config, const char *
         close_file(&l);
     }
     OT_TRY_GOTO(check_any(&l), rc, out);
+    if (config->objective == OT_OBJECTIVE_KTO)
+        OT_TRY_GOTO(add_other_answers(&l), rc, out);
     d->stats.files = (int64_t)d->files.n;
     d->stats.pieces = (int64_t)d->n_rows;
     d->stats.tokens = (int64_t)d->n_tokens;
@@ -424,6 +485,10 @@ const char *ot_dataset_file(const struct ot_dataset *d, size_t file) {
     return d->files.paths[file];
 }
 
+bool ot_dataset_compares(const struct ot_dataset *d) {
+    return d->objective != OT_OBJECTIVE_SFT;
+}
+
 bool ot_dataset_has_pairs(const struct ot_dataset *d) {
     return d->pairs;
 }
@@ -441,6 +506,8 @@ struct ot_row ot_dataset_row(const struct ot_dataset *d, int64_t row) {
     return (struct ot_row){.tokens = entry->tokens,
                            .n = entry->n_tokens,
                            .trained = entry->trained,
+                           .second = entry->second,
+                           .good = entry->good,
                            .document = entry->document};
 }
 
@@ -458,6 +525,10 @@ struct ot_data_fingerprint ot_dataset_fingerprint(const struct ot_dataset *d) {
     for (size_t i = 0; i < d->n_rows; i++) {
         const uint32_t piece[] = {d->rows[i].n_tokens, d->rows[i].document};
         crc = crc32_z(crc, (const unsigned char *)piece, sizeof piece);
+    }
+    for (size_t i = 0; ot_dataset_compares(d) && i < d->n_rows; i++) {
+        const uint32_t answers[] = {d->rows[i].second, d->rows[i].good};
+        crc = crc32_z(crc, (const unsigned char *)answers, sizeof answers);
     }
     return (struct ot_data_fingerprint){.rows = d->stats.kept,
                                         .tokens = d->stats.tokens,

@@ -5,6 +5,10 @@
  * have been split into pieces (sample.h): each piece is a row of the dataset, and all have the same document
  * number.
  *
+ * COMPARISONS. For an objective that compares answers, a row has two: tokens [0, second) are the chosen one
+ * with its prompt, the others are the rejected one with its prompt. For KTO the second answer is that of the
+ * next row of the dataset, after this row's prompt (the first row is next to the last one).
+ *
  * Threads: ot_dataset_open uses the pool and blocks; afterwards a dataset never changes.
  */
 #ifndef OT_DATA_DATASET_H
@@ -44,6 +48,7 @@ struct ot_data_stats {
     int64_t with_specials;
     int64_t untrainable_turns,
         untrainable_rows;  /* assistant turns without an exact place, and their rows (chat_render.h) */
+    int64_t good;          /* KTO: kept rows with a good answer */
     int64_t left_out;      /* rows of whose turns the template leaves out a text */
     int32_t first_special; /* id of the first such token */
     struct ot_row_place first_untrainable, first_left_out, first_special_at, first_bad;
@@ -52,7 +57,9 @@ struct ot_data_stats {
 struct ot_row {
     const uint32_t *tokens; /* see OT_TOKEN_TRAINED */
     int64_t n;
-    int64_t trained;  /* number of targets in this row */
+    int64_t trained;  /* number of targets in this row; KTO: in its own answer */
+    int64_t second;   /* COMPARISONS above; 0: the row compares nothing */
+    bool good;        /* KTO */
     int64_t document; /* rows of the same document came from the same row of the file; counts from 0 without
                          gaps */
 };
@@ -78,6 +85,8 @@ struct ot_data_fingerprint {
 };
 struct ot_data_fingerprint ot_dataset_fingerprint(const struct ot_dataset *dataset); /* reads all tokens */
 
+/* True if each row compares two answers. */
+bool ot_dataset_compares(const struct ot_dataset *dataset);
 /* True if rows have an input, the tokens that do not train, and a target. */
 bool ot_dataset_has_pairs(const struct ot_dataset *dataset);
 int64_t ot_dataset_rows(const struct ot_dataset *dataset);

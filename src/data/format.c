@@ -127,7 +127,7 @@ enum ot_template_source ot_format_template_source(const struct ot_format *f) {
 
 /* ---- detecting the kind ---- */
 
-/* True if each key has a list of turns; only those of the second key train. */
+/* True if each key has a list of turns; only those of the second key train, which may also be one turn. */
 static bool takes_lists(const struct kind *kind) {
     return kind->kind == OT_ROW_MESSAGES && kind->keys[1];
 }
@@ -135,7 +135,8 @@ static bool takes_lists(const struct kind *kind) {
 static bool has_keys(const struct ot_json *row, const struct kind *kind) {
     for (int i = 0; i < MAX_KEYS && kind->keys[i]; i++) {
         enum ot_json_type type = ot_json_type(ot_json_get(row, kind->keys[i]));
-        if (type == OT_JSON_NULL || (takes_lists(kind) && type != OT_JSON_ARRAY))
+        bool is_turns = type == OT_JSON_ARRAY || (i == 1 && type == OT_JSON_OBJECT);
+        if (type == OT_JSON_NULL || (takes_lists(kind) && !is_turns))
             return false;
     }
     return true;

@@ -6,6 +6,8 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/minmax.h"
+#include "src/data/preference.h"
 
 enum { WHERE_BYTES = 512 };
 
@@ -28,6 +30,10 @@ static int check_config(const struct ot_dataset_config *config) {
                        (long long)config->seq_len, OT_DATA_MAX_SEQ_LEN);
     if (config->pairs && config->train_prompt)
         return ot_fail(OT_E_USAGE, "--train-on-prompt: an encoder-decoder has no losses of its input");
+    if (config->pairs && config->objective != OT_OBJECTIVE_SFT)
+        return ot_fail(OT_E_USAGE,
+                       "--objective %s: an encoder-decoder learns targets alone; use --objective sft",
+                       ot_objective_name(config->objective));
     OT_TRY(check_special(config, "BOS", config->specials.bos_id));
     for (int i = 0; i < config->specials.n_eos; i++)
         OT_TRY(check_special(config, "EOS", config->specials.eos_ids[i]));
@@ -65,6 +71,7 @@ int ot_pipeline_marks(const struct ot_tokenizer *tokenizer, const struct ot_spec
 int ot_pipeline_open(struct ot_pipeline *p, const struct ot_dataset_config *config) {
     OT_TRY(check_config(config));
     p->path = config->path;
+    p->objective = config->objective;
     p->sample = (struct ot_sample_config){.tokenizer = config->tokenizer,
                                           .specials = config->specials,
                                           .append_eos = !config->no_eos,
@@ -91,6 +98,8 @@ void ot_pipeline_close(struct ot_pipeline *p) {
 void ot_row_scratch_free(struct ot_row_scratch *scratch) {
     ot_rendered_free(&scratch->rendered);
     ot_sample_free(&scratch->sample);
+    ot_rendered_free(&scratch->rendered_rejected);
+    ot_sample_free(&scratch->rejected);
 }
 
 /* Kinds with several turns, or one text, have no input and target. */
@@ -106,33 +115,75 @@ static int check_pairs(const struct ot_pipeline *p, const char *where) {
         where, ot_row_kind_name(kind));
 }
 
+/* Parses a row, or the row of one of its answers. all: the row must have every column. */
+static int parse(const struct ot_pipeline *p, const char *text, size_t bytes, int answer, bool all,
+                 const char *where, struct ot_json **row, bool *good) {
+    *good = true;
+    OT_TRY(ot_json_parse_row(text, bytes, where, row));
+    int rc = p->columns ? ot_columns_rename(p->columns, *row, all, where) : 0;
+    if (rc == 0 && p->objective != OT_OBJECTIVE_SFT)
+        rc = ot_preference_take_answer(*row, p->objective, answer, where, good);
+    if (rc == 0)
+        return 0;
+    ot_json_free(*row);
+    return rc;
+}
+
 int ot_pipeline_detect(struct ot_pipeline *p, const char *text, size_t bytes, int64_t line) {
     char where[WHERE_BYTES];
     struct ot_json *row;
+    bool good;
     say_where(where, p->path, line);
-    OT_TRY(ot_json_parse_row(text, bytes, where, &row));
-    int rc = p->columns ? ot_columns_rename(p->columns, row, true, where) : 0;
-    if (rc == 0)
-        rc = ot_format_detect(p->format, row, where);
+    OT_TRY(parse(p, text, bytes, 0, true, where, &row, &good));
+    int rc = ot_format_detect(p->format, row, where);
     if (rc == 0)
         rc = check_pairs(p, where);
     ot_json_free(row);
     return rc;
 }
 
+/* Renders an answer's row. */
+static int render(const struct ot_pipeline *p, const char *text, size_t bytes, int answer, const char *where,
+                  struct ot_rendered *rendered, bool *good) {
+    struct ot_json *row;
+    OT_TRY(parse(p, text, bytes, answer, false, where, &row, good));
+    int rc = ot_format_render(p->format, row, where, rendered);
+    ot_json_free(row); /* the rendered text is a copy */
+    return rc;
+}
+
+/* Makes the tokens of two answers. If one is too long, the prompts of both lose as many tokens. */
+static int make_answers(const struct ot_pipeline *p, const char *where, struct ot_row_scratch *scratch) {
+    struct ot_sample_config config = p->sample;
+    config.seq_len = p->sample.seq_len / 2;
+    for (int again = 0; again < 2; again++) {
+        OT_TRY(ot_sample_make(&config, &scratch->rendered, false, where, &scratch->sample));
+        OT_TRY(ot_sample_make(&config, &scratch->rendered_rejected, false, where, &scratch->rejected));
+        int64_t longest = (int64_t)ot_max(scratch->sample.whole_tokens, scratch->rejected.whole_tokens);
+        config.cut = ot_max(longest - config.seq_len, 0);
+        if (config.cut == 0)
+            break;
+    }
+    if (scratch->sample.piece_tokens == 0 || scratch->rejected.piece_tokens == 0)
+        scratch->sample.piece_tokens = scratch->rejected.piece_tokens = 0;
+    return 0;
+}
+
 int ot_pipeline_make(const struct ot_pipeline *p, const char *text, size_t bytes, int64_t line,
                      struct ot_row_scratch *scratch) {
     char where[WHERE_BYTES];
-    struct ot_json *row;
+    bool good;
     say_where(where, p->path, line);
-    OT_TRY(ot_json_parse_row(text, bytes, where, &row));
-    int rc = p->columns ? ot_columns_rename(p->columns, row, false, where) : 0;
-    if (rc == 0)
-        rc = ot_format_render(p->format, row, where, &scratch->rendered);
-    ot_json_free(row); /* the rendered text is a copy */
-    OT_TRY(rc);
-    bool split = ot_format_kind(p->format) == OT_ROW_TEXT;
-    return ot_sample_make(&p->sample, &scratch->rendered, split, where, &scratch->sample);
+    OT_TRY(render(p, text, bytes, 0, where, &scratch->rendered, &scratch->good));
+    if (ot_preference_answers(p->objective) == 2) {
+        OT_TRY(render(p, text, bytes, 1, where, &scratch->rendered_rejected, &good));
+        return make_answers(p, where, scratch);
+    }
+    struct ot_sample_config config = p->sample;
+    if (p->objective == OT_OBJECTIVE_KTO)
+        config.seq_len /= 2;
+    bool split = ot_format_kind(p->format) == OT_ROW_TEXT && p->objective == OT_OBJECTIVE_SFT;
+    return ot_sample_make(&config, &scratch->rendered, split, where, &scratch->sample);
 }
 
 /* ---- columns ---- */
@@ -149,7 +200,7 @@ struct ot_columns {
 static bool is_field(const char *name) {
     static const char fields[] =
         "text prompt completion response instruction input output messages conversations "
-        "conversation question context answer tools system target";
+        "conversation question context answer tools system target chosen rejected label";
     return ot_words_have(fields, name);
 }
 
@@ -167,7 +218,7 @@ static int take_column(struct ot_columns *c, char *pair, bool custom) {
             OT_E_USAGE,
             "--columns: rows have no field '%.60s'; known fields: text, prompt, completion, response, "
             "instruction, input, output, messages, conversations, conversation, question, "
-            "context, answer, target, tools and system",
+            "context, answer, target, chosen, rejected, label, tools and system",
             pair);
     for (size_t i = 0; i < c->n; i++)
         if (strcmp(c->names[i].to, pair) == 0 || strcmp(c->names[i].from, theirs) == 0)

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/ops_compare.h"
 #include "src/base/json.h"
 #include "src/data/format.h"
 #include "src/data/sample.h"
@@ -50,8 +51,9 @@ struct ot_dataset_config {
     const char *columns;       /* "OURS=THEIRS,.."; NULL: rows have our field names */
     bool train_prompt;         /* prompts train too */
     bool no_eos;
-    bool pairs;    /* the model is an encoder-decoder: rows have an input and a target (format.h, sample.h) */
-    bool skip_bad; /* count malformed rows and continue */
+    bool pairs; /* the model is an encoder-decoder: rows have an input and a target (format.h, sample.h) */
+    enum ot_objective_kind objective; /* rows are those of this objective (preference.h); not with pairs */
+    bool skip_bad;                    /* count malformed rows and continue */
     struct ot_pool *pool;
     /* Called from time to time with the bytes read and the file's size (0: unknown). NULL: not called. */
     void (*progress)(void *context, int64_t bytes_read, int64_t bytes_total);
@@ -65,11 +67,17 @@ struct ot_pipeline {
     struct ot_format *format;
     struct ot_columns *columns; /* NULL: rows have our field names */
     struct ot_sample_config sample;
+    enum ot_objective_kind objective;
 };
 
 struct ot_row_scratch { /* set to zero before the first use */
     struct ot_rendered rendered;
     struct ot_sample sample;
+    /* Of an objective with two answers: the rejected one. If nothing trains in one of them, neither has a
+     * piece. */
+    struct ot_rendered rendered_rejected;
+    struct ot_sample rejected;
+    bool good; /* KTO */
 };
 
 /* The tokenizer's BOS and EOS for templates. The spellings are borrowed from the tokenizer. Errors:
@@ -86,7 +94,8 @@ void ot_row_scratch_free(struct ot_row_scratch *scratch);
 /* Sets the kind of the rows from this row if it is not set yet. Errors: as ot_json_parse and
  * ot_format_detect. */
 int ot_pipeline_detect(struct ot_pipeline *pipeline, const char *text, size_t bytes, int64_t line);
-/* Leaves the result in scratch->sample. Errors: OT_E_INPUT (names FILE:LINE), OT_E_BUDGET. */
+/* Leaves the result in scratch. Two answers have at most seq_len tokens together, and their prompts lose
+ * equally many tokens. Errors: OT_E_INPUT (names FILE:LINE), OT_E_BUDGET. */
 int ot_pipeline_make(const struct ot_pipeline *pipeline, const char *text, size_t bytes, int64_t line,
                      struct ot_row_scratch *scratch);
 

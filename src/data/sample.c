@@ -30,6 +30,19 @@ static int reserve(struct ot_sample *s, size_t n, const char *where) {
     return ot_fail(OT_E_BUDGET, "%s: no memory for %zu tokens", where, n);
 }
 
+int ot_sample_append(struct ot_sample *s, const struct ot_sample *other, const char *where) {
+    OT_TRY(reserve(s, s->n_tokens + other->n_tokens, where));
+    memcpy(s->tokens + s->n_tokens, other->tokens, other->n_tokens * sizeof *s->tokens);
+    memcpy(s->start + s->n_tokens, other->start, other->n_tokens * sizeof *s->start);
+    s->n_tokens += other->n_tokens;
+    s->piece_tokens = s->n_tokens;
+    s->trained += other->trained;
+    s->truncated = s->truncated || other->truncated;
+    s->whole_tokens += other->whole_tokens;
+    s->straddles = s->straddles || other->straddles;
+    return 0;
+}
+
 static void push(struct ot_sample *s, int32_t id, size_t start, bool trained) {
     s->tokens[s->n_tokens] = (uint32_t)id | (trained ? OT_TOKEN_TRAINED : 0);
     s->start[s->n_tokens++] = (uint32_t)start;
@@ -103,14 +116,14 @@ static int check_ids(const struct ot_sample_config *config, const char *where, c
 static void truncate_row(const struct ot_sample_config *config, struct ot_sample *s) {
     size_t limit = (size_t)config->seq_len, prompt = 0;
     s->whole_tokens = s->n_tokens;
-    if (s->n_tokens <= limit)
+    if (s->n_tokens <= limit && config->cut == 0)
         return;
     while (prompt < s->n_tokens && !ot_token_trained(s->tokens[prompt]))
         prompt++;
     size_t head = ot_token_id(s->tokens[0]) == config->specials.bos_id ? 1 : 0;
     size_t removable = prompt > 1 ? prompt - 1 : 0;
-    size_t excess = s->n_tokens - limit;
-    size_t cut = ot_min(excess, removable);
+    size_t excess = ot_max(s->n_tokens, limit) - limit, wanted = ot_max(excess, (size_t)config->cut);
+    size_t cut = ot_min(wanted, removable);
     size_t behind = s->n_tokens - head - cut;
     memmove(s->tokens + head, s->tokens + head + cut, behind * sizeof *s->tokens);
     memmove(s->start + head, s->start + head + cut, behind * sizeof *s->start);
@@ -251,7 +264,7 @@ static bool ends_in_special(const struct ot_tokenizer *tokenizer, const struct o
 int ot_sample_make(const struct ot_sample_config *config, const struct ot_rendered *r, bool split,
                    const char *where, struct ot_sample *s) {
     const struct ot_special_tokens *specials = &config->specials;
-    s->n_tokens = s->piece_tokens = 0;
+    s->n_tokens = s->piece_tokens = s->whole_tokens = 0;
     s->trained = 0;
     s->truncated = s->straddles = false;
     s->first_special = -1;

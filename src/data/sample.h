@@ -49,8 +49,9 @@ struct ot_sample_config {
     const struct ot_tokenizer *tokenizer;
     struct ot_special_tokens specials;
     bool append_eos;
-    bool pairs;         /* of an encoder-decoder */
-    int64_t seq_len;    /* most tokens of a piece, >= 2 */
+    bool pairs;      /* of an encoder-decoder */
+    int64_t seq_len; /* most tokens of a piece, >= 2 */
+    int64_t cut;     /* a prompt loses at least so many tokens, if it has them; not with `split` or pairs */
     int32_t vocab_size; /* rows of the model's embedding; larger ids are refused */
 };
 
@@ -63,7 +64,7 @@ struct ot_sample {
     size_t piece_tokens;   /* of each piece but the last, which may be shorter; 0: nothing trains, no piece */
     int64_t trained;       /* number of tokens that train */
     bool truncated;        /* tokens were cut off */
-    size_t whole_tokens;   /* number of tokens before that */
+    size_t whole_tokens;   /* number of tokens before that, also if none were */
     bool straddles;        /* an answer begins inside the prompt's last token, which does not train */
     int32_t first_special; /* id of the first special token in the user's own text; -1: none */
 };
@@ -71,6 +72,9 @@ struct ot_sample {
 void ot_sample_free(struct ot_sample *sample);
 /* Gives the tokens to the caller, who frees them. The memory is shrunk to their number. */
 uint32_t *ot_sample_take_tokens(struct ot_sample *sample);
+
+/* Appends the tokens of another sample. Both have one piece, and so has the result. Errors: OT_E_BUDGET. */
+int ot_sample_append(struct ot_sample *sample, const struct ot_sample *other, const char *where);
 
 /* Replaces *sample. split: a text that is too long becomes several pieces. Each piece begins with the last
  * token of the piece before it, so that every token but the first is a target once. Without split there is

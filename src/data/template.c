@@ -210,9 +210,9 @@ int ot_row_refuse_preference(const struct ot_json *row, const char *where) {
         if (is_given(ot_json_get(row, keys[i])))
             return ot_fail(
                 OT_E_INPUT,
-                "%s: key '%s' makes this a row of preferences (DPO and alike), for which there is no "
-                "objective here; to train on the chosen answers alone, give --columns "
-                "completion=chosen, or messages=chosen if each is a whole conversation",
+                "%s: key '%s' makes this a row of preferences: give --objective dpo (or ipo, simpo, orpo); to "
+                "train on the chosen answers alone, give --columns completion=chosen, or messages=chosen if "
+                "each is a whole conversation",
                 where, keys[i]);
     return 0;
 }
@@ -232,10 +232,11 @@ int ot_row_refuse_unlearned(const struct ot_json *row, const struct ot_prompt_fo
         bool is_false = ot_json_type(value) == OT_JSON_BOOL && !ot_json_bool(value, true);
         bool is_zero = strcmp(keys[i], "weight") == 0 && ot_json_real(value, 1) == 0;
         if ((is_false || is_zero) && !is_placed(placed, keys[i]))
-            return ot_fail(OT_E_INPUT,
-                           "%s: key '%s' is %s: the row is not to be learned, and there is no objective here "
-                           "that learns from bad answers; remove such rows from the file",
-                           where, keys[i], is_false ? "false" : "0");
+            return ot_fail(
+                OT_E_INPUT,
+                "%s: key '%s' is %s: the row is not to be learned; remove such rows from the file, or "
+                "learn from good and bad answers with --objective kto and a key 'label'",
+                where, keys[i], is_false ? "false" : "0");
     }
     return 0;
 }

@@ -139,6 +139,7 @@ enum ot_option_section {
     OT_SECTION_INPUT,
     OT_SECTION_DATA,
     OT_SECTION_STEP,
+    OT_SECTION_OBJECTIVE,
     OT_SECTION_OPTIMIZER,
     OT_SECTION_MEMORY,
     OT_SECTION_RANKS,
@@ -259,6 +260,9 @@ struct ot_options {
 
     int64_t seq_len, micro_batch, epochs, steps, seed;
     struct ot_step_tokens tokens_per_step;
+
+    int objective; /* enum ot_objective_kind */
+    double beta, gamma, label_smoothing, sft_weight, desirable_weight, undesirable_weight;
 
     double lr, weight_decay, beta1, beta2, eps, clip;
     int schedule;       /* enum ot_schedule_kind */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/ops_compare.h"
 #include "offload/plan/plan_search.h"
 #include "src/base/error.h"
 #include "src/base/text.h"
@@ -324,7 +325,28 @@ static int check_evaluations(const struct ot_options *o) {
     return 0;
 }
 
+/* Options of objectives have no effect with the others. */
+static int check_objective(const struct ot_options *o) {
+    static const struct {
+        const char *option, *objectives;
+    } of[] = {{"beta", "dpo ipo simpo orpo kto"}, {"gamma", "simpo"},
+              {"label-smoothing", "dpo simpo"},   {"sft-weight", "dpo ipo simpo"},
+              {"desirable-weight", "kto"},        {"undesirable-weight", "kto"}};
+    const char *name = ot_objective_name((enum ot_objective_kind)o->objective);
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        if (ot_options_given(o, of[i].option) && !ot_words_have(of[i].objectives, name))
+            return ot_fail(OT_E_USAGE, "--%s has no effect with --objective %s; it is for %s", of[i].option,
+                           name, of[i].objectives);
+    if (o->objective != OT_OBJECTIVE_SFT && o->train_on_prompt)
+        return ot_fail(OT_E_USAGE,
+                       "--train-on-prompt and --objective %s contradict each other: answers are "
+                       "compared, not prompts",
+                       name);
+    return 0;
+}
+
 static int check_train(const struct ot_options *o) {
+    OT_TRY(check_objective(o));
     if (o->steps > 0 && o->warmup.steps > o->steps)
         return ot_fail(OT_E_USAGE, "--warmup %lld is longer than the run (--steps %lld)",
                        (long long)o->warmup.steps, (long long)o->steps);

@@ -184,7 +184,7 @@ static int make_rows(struct bench_run *b) {
     struct rows rows = {0};
     OT_TRY(alloc_rows(b, pairs, &rows));
     b->input = (struct ot_step_input){
-        .n_micro = (int)b->result->micro_batches, .micro = b->micro, .trained_tokens = n, .lr = 1e-5f};
+        .n_micro = (int)b->result->micro_batches, .micro = b->micro, .n_losses = n, .lr = 1e-5f};
     for (int64_t at = 0, m = 0; at < n; at += micro, m++) {
         struct ot_micro_batch *mb = &b->micro[m];
         *mb = (struct ot_micro_batch){.n_tokens = ot_min(n - at, micro),
@@ -199,7 +199,7 @@ static int make_rows(struct bench_run *b) {
         } else {
             put_places(&rows, at, mb->n_tokens, sequence);
         }
-        b->input.trained_tokens -= pairs ? mb->n_inputs : mb->n_tokens / sequence;
+        b->input.n_losses -= pairs ? mb->n_inputs : mb->n_tokens / sequence;
     }
     return 0;
 }

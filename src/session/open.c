@@ -445,6 +445,7 @@ int ot_session_start(struct ot_session *s, const struct ot_optimizer_config *opt
         .plan = &s->plan.chosen,
         .optimizer = optimizer ? *optimizer
                                : (struct ot_optimizer_config){.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f},
+        .objective = ot_plan_request_objective(o),
         .optimizer_threads = o->optimizer_threads ? (int)o->optimizer_threads : 1,
         .store = s->machine.store.n_dirs ? &s->machine.store : NULL,
         .topology = s->machine.topology,

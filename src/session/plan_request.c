@@ -126,7 +126,17 @@ int ot_plan_request_model(const struct ot_options *o, const struct ot_model_conf
         return rc;
     }
     ot_model_set_state(*out, (enum ot_state_format)o->state, (enum ot_masters)o->master_weights);
+    ot_model_set_compares(*out, o->objective != OT_OBJECTIVE_SFT);
     return 0;
+}
+
+struct ot_objective ot_plan_request_objective(const struct ot_options *o) {
+    return (struct ot_objective){.kind = (enum ot_objective_kind)o->objective,
+                                 .beta = o->beta,
+                                 .smoothing = o->label_smoothing,
+                                 .gamma = o->gamma,
+                                 .sft_weight = o->sft_weight,
+                                 .weights = {o->desirable_weight, o->undesirable_weight}};
 }
 
 enum ot_shard_mode ot_plan_request_mode(const struct ot_options *o) {

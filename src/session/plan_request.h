@@ -23,6 +23,7 @@ int ot_plan_request_model(const struct ot_options *options, const struct ot_mode
 int ot_plan_request_check_fetch(const struct ot_options *options, const struct ot_chain *chain,
                                 const struct ot_plan *plan);
 /* The mode of --shard; `auto` counts as full. */
+struct ot_objective ot_plan_request_objective(const struct ot_options *options);
 enum ot_shard_mode ot_plan_request_mode(const struct ot_options *options);
 /* True if the options leave it open whether ranks have one copy of the weights; false if they say so. */
 bool ot_plan_request_may_one_copy(const struct ot_options *options);

@@ -25,8 +25,8 @@ static int refuse(struct ot_engine *engine, const struct ot_micro_batch *micro) 
 
 /* A rank's contribution to a round. In a round, each rank takes one micro-batch. */
 struct share {
-    double sum;
-    int64_t trained_tokens, hits;
+    double sums[OT_COMPARE_SUMS]; /* the first is the sum of losses; the others are of comparisons */
+    int64_t trained_tokens, hits, comparisons;
     int64_t stopped;
 };
 
@@ -34,15 +34,42 @@ struct share {
 struct room {
     float *losses;
     bool *hits;
+    double *answers; /* [comparisons][2]: log-probabilities */
 };
 
+/* Adds the comparisons of a micro-batch. */
+static void add_comparisons(const struct ot_objective *objective, const struct ot_micro_batch *micro,
+                            const struct room *room, struct share *out) {
+    int64_t n = micro->n_comparisons;
+    const struct ot_comparison *all = micro->comparisons;
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t ends[] = {all[i].begin, all[i].middle, all[i].end};
+        for (int a = 0; a < 2; a++) {
+            double *sum = &room->answers[2 * i + a];
+            *sum = 0;
+            for (int32_t t = ends[a]; t < ends[a + 1]; t++)
+                *sum -= (double)room->losses[t];
+        }
+    }
+    double shift = ot_compare_shift(objective, all, room->answers, n);
+    for (int64_t i = 0; i < n; i++) {
+        struct ot_comparison_loss loss = ot_compare_loss(objective, &all[i], room->answers + 2 * i, shift);
+        ot_compare_add(objective, &all[i], &loss, out->sums);
+    }
+    out->comparisons += n;
+}
+
 /* Runs one micro-batch. counts: false if it only keeps the other ranks company. */
-static int run_micro(struct ot_engine *engine, const struct ot_micro_batch *micro, bool counts,
-                     const struct room *room, struct share *out) {
+static int run_micro(struct ot_engine *engine, const struct ot_evaluation *evaluation,
+                     const struct ot_micro_batch *micro, bool counts, const struct room *room,
+                     struct share *out) {
+    bool compares = evaluation->objective.kind != OT_OBJECTIVE_SFT;
     OT_TRY(ot_engine_eval_hits(engine, micro, room->losses, room->hits));
+    if (compares && counts)
+        add_comparisons(&evaluation->objective, micro, room, out);
     for (int64_t i = 0; i < micro->n_tokens && counts; i++)
         if (micro->targets[i] >= 0) {
-            out->sum += room->losses[i];
+            out->sums[0] += compares ? 0 : room->losses[i];
             out->hits += room->hits[i];
             out->trained_tokens++;
         }
@@ -57,7 +84,9 @@ static int add_shares(const struct ot_evaluation *evaluation, const struct share
     if (evaluation->comm)
         OT_TRY(ot_comm_all_gather_host(evaluation->comm, share, sizeof *share, all));
     for (int r = 0; r < ranks; r++) {
-        sum->sum += all[r].sum;
+        for (int k = 0; k < OT_COMPARE_SUMS; k++)
+            sum->sums[k] += all[r].sums[k];
+        sum->comparisons += all[r].comparisons;
         sum->trained_tokens += all[r].trained_tokens;
         sum->hits += all[r].hits;
         sum->stopped = sum->stopped || all[r].stopped;
@@ -78,9 +107,9 @@ static int run_round(struct ot_engine *engine, const struct ot_evaluation *evalu
     OT_TRY(ot_batcher_seek(batcher, (struct ot_data_position){0, sequence}));
     ot_batcher_next(batcher, &batch);
     if (!share.stopped || evaluation->comm) /* several ranks stop together */
-        OT_TRY(run_micro(engine, &batch.input.micro[0], counts, room, &share));
+        OT_TRY(run_micro(engine, evaluation, &batch.input.micro[0], counts, room, &share));
     OT_TRY(add_shares(evaluation, &share, sum));
-    return isfinite(sum->sum) || sum->stopped ? 0 : refuse(engine, &batch.input.micro[0]);
+    return isfinite(sum->sums[0]) || sum->stopped ? 0 : refuse(engine, &batch.input.micro[0]);
 }
 
 int ot_evaluate(struct ot_engine *engine, const struct ot_evaluation *evaluation,
@@ -90,22 +119,28 @@ int ot_evaluate(struct ot_engine *engine, const struct ot_evaluation *evaluation
                                      .dataset = evaluation->dataset,
                                      .seq_len = evaluation->seq_len,
                                      .step_sequences = evaluation->micro_sequences,
-                                     .micro_sequences = evaluation->micro_sequences};
+                                     .micro_sequences = evaluation->micro_sequences,
+                                     .references = evaluation->references};
     double started = ot_clock_seconds();
     struct share sum = {0};
     int64_t ranks =
         evaluation->comm && !ot_engine_runs_together(engine) ? ot_comm_ranks(evaluation->comm) : 1;
     size_t tokens = (size_t)(evaluation->seq_len * evaluation->micro_sequences);
-    struct room room = {malloc(tokens * sizeof *room.losses), malloc(tokens * sizeof *room.hits)};
+    struct room room = {malloc(tokens * sizeof *room.losses), malloc(tokens * sizeof *room.hits),
+                        malloc(2 * tokens / OT_COMPARISON_TOKENS * sizeof *room.answers)};
     int rc;
-    if (!room.losses || !room.hits)
+    if (!room.losses || !room.hits || !room.answers)
         OT_TRY_GOTO(ot_fail(OT_E_BUDGET, "no memory for the losses of a micro-batch"), rc, out);
     OT_TRY_GOTO(ot_batcher_open(&config, &batcher), rc, out);
     for (int64_t i = 0; i < ot_batcher_steps_per_epoch(batcher) && !sum.stopped; i += ranks)
         OT_TRY_GOTO(run_round(engine, evaluation, batcher, i, &room, &sum), rc, out);
-    double n = sum.trained_tokens ? (double)sum.trained_tokens : 1;
-    *out = (struct ot_eval_result){.loss = sum.sum / n,
-                                   .accuracy = (double)sum.hits / n,
+    double n = sum.trained_tokens ? (double)sum.trained_tokens : 1, compared = (double)sum.comparisons;
+    struct ot_compare_means means = {0};
+    if (sum.comparisons > 0)
+        means = ot_compare_mean(&evaluation->objective, sum.sums, compared);
+    *out = (struct ot_eval_result){.loss = sum.sums[0] / (sum.comparisons ? compared : n),
+                                   .accuracy = sum.comparisons ? means.right : (double)sum.hits / n,
+                                   .compared = means,
                                    .trained_tokens = sum.trained_tokens,
                                    .rows = ot_packing_rows(evaluation->packing),
                                    .seconds = ot_clock_seconds() - started,
@@ -114,6 +149,7 @@ out:
     ot_batcher_close(batcher);
     free(room.losses);
     free(room.hits);
+    free(room.answers);
     return rc;
 }
 

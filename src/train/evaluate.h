@@ -1,6 +1,7 @@
 /* Evaluates an engine's present weights on packed rows (loss and accuracy), and watches the losses of a run
  * (the loss guard). The sum of losses is in double: over the trained tokens of each micro-batch, then over
- * the micro-batches, in file order. Accuracy is a count. Several ranks take the micro-batches in turn; the
+ * the micro-batches, in file order. Accuracy is a count. Of an objective that compares answers, the loss is the
+ * mean over comparisons, and accuracy is the share of right ones. Several ranks take the micro-batches in turn; the
  * result is the same, and every rank gets it. */
 #ifndef OT_TRAIN_EVALUATE_H
 #define OT_TRAIN_EVALUATE_H
@@ -22,13 +23,16 @@ struct ot_evaluation {
     const struct ot_dataset *dataset;
     struct ot_packing *packing; /* not shuffled; its epoch is set to 0 */
     int64_t seq_len, micro_sequences;
-    struct ot_comm *comm;  /* NULL: one rank */
+    struct ot_objective objective; /* SFT: rows are not compared */
+    const float *references;       /* as in batch.h */
+    struct ot_comm *comm;          /* NULL: one rank */
     bool (*stopped)(void); /* called before each step: true ends the evaluation; NULL: never ends early */
 };
 
 struct ot_eval_result {
-    double loss;     /* mean over trained tokens */
-    double accuracy; /* share of trained tokens of which no other token has a larger logit */
+    double loss;                      /* mean over trained tokens */
+    double accuracy;                  /* share of trained tokens of which no other token has a larger logit */
+    struct ot_compare_means compared; /* if rows are compared */
     int64_t trained_tokens, rows;
     double seconds;
     bool stopped; /* ended early: the other members mean nothing */

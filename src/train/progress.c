@@ -75,7 +75,7 @@ static double plain(double value) {
 }
 
 struct texts { /* the numbers of a line, formatted */
-    char rate[OT_TEXT_BYTES], gpu[OT_TEXT_BYTES], host[OT_TEXT_BYTES], first[96];
+    char rate[OT_TEXT_BYTES], gpu[OT_TEXT_BYTES], host[OT_TEXT_BYTES], first[96], compared[48];
 };
 
 static struct texts format_numbers(const struct ot_progress *progress, const struct ot_step_report *step,
@@ -90,6 +90,9 @@ static struct texts format_numbers(const struct ot_progress *progress, const str
     if (step->step < progress->steps)
         used = snprintf(t.first, sizeof t.first, " ETA %s",
                         ot_text_duration(ot_progress_seconds_left(progress, step->step, left), eta));
+    if (step->compares)
+        snprintf(t.compared, sizeof t.compared, " margin %.3f right %.0f %%",
+                 step->compared.chosen - step->compared.rejected, 100 * step->compared.right);
     if (step->skipped)
         snprintf(t.first + used, sizeof t.first - (size_t)used, " skipped: %s",
                  ot_loss_guard_reason(step->skipped));
@@ -104,8 +107,9 @@ void ot_progress_line(const struct ot_progress *progress, const struct ot_step_r
     char total[OT_TEXT_BYTES];
     int width = snprintf(total, sizeof total, "%" PRId64, progress->steps);
     snprintf(line, OT_PROGRESS_LINE_BYTES,
-             "step %*" PRId64 "/%s%s loss %.4f |g| %.3g lr %.2e %s tok/s gpu %s host %s", width, step->step,
-             total, t.first, plain(step->loss), plain(step->grad_norm), step->lr, t.rate, t.gpu, t.host);
+             "step %*" PRId64 "/%s%s loss %.4f%s |g| %.3g lr %.2e %s tok/s gpu %s host %s", width, step->step,
+             total, t.first, plain(step->loss), t.compared, plain(step->grad_norm), step->lr, t.rate, t.gpu,
+             t.host);
 }
 
 /* The most important numbers come first: the log cuts the line at the terminal's width. */
@@ -119,9 +123,9 @@ void ot_progress_bar(const struct ot_progress *progress, const struct ot_step_re
         bar[i] = i < done ? '#' : '.';
     bar[WIDTH] = '\0';
     snprintf(line, OT_PROGRESS_LINE_BYTES,
-             "[%s] %" PRId64 "/%" PRId64 "%s loss %.4f %s tok/s |g| %.3g lr %.2e gpu %s host %s", bar,
-             step->step, progress->steps, t.first, plain(step->loss), t.rate, plain(step->grad_norm),
-             step->lr, t.gpu, t.host);
+             "[%s] %" PRId64 "/%" PRId64 "%s loss %.4f%s %s tok/s |g| %.3g lr %.2e gpu %s host %s", bar,
+             step->step, progress->steps, t.first, plain(step->loss), t.compared, t.rate,
+             plain(step->grad_norm), step->lr, t.gpu, t.host);
 }
 
 void ot_progress_show(struct ot_progress *progress, const struct ot_step_report *step,

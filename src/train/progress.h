@@ -48,7 +48,7 @@ bool ot_progress_add(struct ot_progress *progress, const struct ot_step_report *
 /* left: the evaluations and checkpoints after step `step` and later ones. */
 double ot_progress_seconds_left(const struct ot_progress *progress, int64_t step, struct ot_run_counts left);
 
-enum { OT_PROGRESS_LINE_BYTES = 320 };
+enum { OT_PROGRESS_LINE_BYTES = 384 };
 /* "step  44/264 ETA 2h40m loss 0.538 |g| 1.3 lr 9.5e-06 1,517 tok/s gpu 14.7 GiB host 43.2 GiB" */
 void ot_progress_line(const struct ot_progress *progress, const struct ot_step_report *step,
                       struct ot_run_counts left, char line[OT_PROGRESS_LINE_BYTES]);

@@ -206,11 +206,20 @@ int ot_run_log_resume(struct ot_run_log *log, int64_t step, const char *checkpoi
     return ot_run_log_end(log);
 }
 
+static void put_means(struct ot_json_writer *w, const struct ot_compare_means *means) {
+    ot_json_put_real(w, "reward_chosen", means->chosen);
+    ot_json_put_real(w, "reward_rejected", means->rejected);
+    ot_json_put_real(w, "reward_margin", means->chosen - means->rejected);
+    ot_json_put_real(w, "reward_accuracy", means->right);
+}
+
 int ot_run_log_step(struct ot_run_log *log, const struct ot_step_report *report) {
     struct ot_json_writer *w = ot_run_log_begin(log, "step");
     ot_json_put_int(w, "step", report->step);
     ot_json_put_real(w, "epoch", report->epoch);
     ot_json_put_real(w, "loss", report->loss);
+    if (report->compares)
+        put_means(w, &report->compared);
     ot_json_put_real(w, "grad_norm", report->grad_norm);
     ot_json_put_real(w, "clipped_norm", report->clipped_norm);
     ot_json_put_real(w, "lr", report->lr);
@@ -237,7 +246,10 @@ int ot_run_log_eval(struct ot_run_log *log, const struct ot_eval_report *report)
     struct ot_json_writer *w = ot_run_log_begin(log, "eval");
     ot_json_put_int(w, "step", report->step);
     ot_json_put_real(w, "loss", report->loss);
-    ot_json_put_real(w, "perplexity", exp(report->loss));
+    if (report->compares)
+        put_means(w, &report->compared);
+    else
+        ot_json_put_real(w, "perplexity", exp(report->loss));
     ot_json_put_real(w, "accuracy", report->accuracy);
     ot_json_put_int(w, "trained_tokens", report->trained_tokens);
     ot_json_put_int(w, "rows", report->rows);

@@ -7,12 +7,13 @@
  *   run         version, [out], options, sources (who gave each option: src/options/options.h), machine,
  *               model, data, plan, [prediction]: before step 1
  *   resume      step, checkpoint, read_bytes, read_seconds: the run goes on with the next step
- *   step        step, epoch, loss, grad_norm, clipped_norm, lr, tokens, trained_tokens, tokens_per_s,
+ *   step        step, epoch, loss, [reward_chosen, reward_rejected, reward_margin, reward_accuracy]
+ *               (objectives that compare answers: kernels/ops_compare.h), grad_norm, clipped_norm, lr, tokens, trained_tokens, tokens_per_s,
  *               seconds, gpu_bytes, host_bytes (in use), [nvme_read_bytes], [nvme_written_bytes] (since the
  *               step before), [loss_scale] (fp16), [skipped] (why), [spike]
  *   predicted_again   from_step, to_step (measured), first_step_seconds (predicted before step 1),
  *               step_seconds, busy_seconds, exposed_seconds, exposed_host_seconds
- *   eval        step, loss, perplexity, accuracy, trained_tokens, rows, seconds
+ *   eval        step, loss, [reward_chosen, ...] or perplexity, accuracy, trained_tokens, rows, seconds
  *   checkpoint  step, dir, written_bytes, referred_bytes, seconds; after a failed save: step, error
  *   sample      step, prompt, text: an answer to a held-out row, at the end
  *   trace       file, steps, left_out, seconds, busy_seconds, exposed_seconds, exposed_host_seconds
@@ -77,6 +78,8 @@ struct ot_step_report {
     int64_t step, tokens, trained_tokens;
     double epoch; /* passes over the data so far */
     double loss, grad_norm, clipped_norm, lr, seconds;
+    bool compares; /* the objective compares answers */
+    struct ot_compare_means compared;
     size_t gpu_bytes, host_bytes;                /* in use */
     int64_t nvme_read_bytes, nvme_written_bytes; /* since the step before */
     float loss_scale;                            /* 1: the loss is not scaled */
@@ -88,6 +91,8 @@ int ot_run_log_step(struct ot_run_log *log, const struct ot_step_report *report)
 struct ot_eval_report {
     int64_t step; /* 0: before the first step */
     double loss, accuracy;
+    bool compares;
+    struct ot_compare_means compared;
     int64_t trained_tokens, rows;
     double seconds;
 };

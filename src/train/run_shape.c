@@ -82,9 +82,12 @@ void ot_shape_choose(struct ot_settings *settings, int64_t params) {
     const struct ot_options *options = &settings->in_effect;
     if (!options->steps && !options->epochs)
         ot_settings_choose_count(settings, "epochs", OT_DEFAULT_EPOCHS);
+    double lr = ot_shape_default_lr(params, options->init == OT_CHOICE_INIT_RANDOM);
+    bool compares = options->objective != OT_OBJECTIVE_SFT;
     if (!ot_options_given(options, "lr"))
-        ot_settings_choose_real(settings, "lr",
-                                ot_shape_default_lr(params, options->init == OT_CHOICE_INIT_RANDOM));
+        ot_settings_choose_real(settings, "lr", compares ? lr / 10 : lr);
+    if (compares && !ot_options_given(options, "beta"))
+        ot_settings_choose_real(settings, "beta", options->objective == OT_OBJECTIVE_SIMPO ? 2 : 0.1);
 }
 
 int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequences, struct ot_run_shape *out) {

@@ -11,6 +11,7 @@
 #include "src/base/signals.h"
 #include "src/base/units.h"
 #include "src/session/forecast.h"
+#include "src/session/plan_request.h"
 #include "src/session/session_ranks.h"
 #include "src/train/evaluate.h"
 #include "src/train/progress.h"
@@ -107,11 +108,18 @@ static int submit_step(struct loop *l) {
     OT_TRY(ot_engine_submit(l->of->session->engine, &batch.input));
     double passed = (double)(batch.position.sequence + batch.sequences) / (double)shape->sequences;
     l->flights[l->submitted % IN_FLIGHT] = (struct flight){
-        batch.tokens,  batch.input.trained_tokens, batch.sequences, lr, (double)batch.position.epoch + passed,
+        batch.tokens,  batch.trained_tokens, batch.sequences, lr, (double)batch.position.epoch + passed,
         batch.position};
     l->submitted++;
     int made = ot_forecast_again_make(&l->again, l->submitted);
     return made > 0 ? log_result(l, l->of->report_again(l->of->session, l->of->log)) : made;
+}
+
+/* The means of a step's comparisons. */
+static struct ot_compare_means means_of(const struct loop *l, const struct ot_step_result *result) {
+    struct ot_objective objective = ot_plan_request_objective(l->of->session->options);
+    return objective.kind == OT_OBJECTIVE_SFT ? (struct ot_compare_means){0}
+                                              : ot_compare_mean(&objective, result->compared, 1);
 }
 
 static int record_step(struct loop *l, const struct flight *flight, const struct ot_step_result *result) {
@@ -124,6 +132,8 @@ static int record_step(struct loop *l, const struct flight *flight, const struct
                                     .trained_tokens = flight->trained_tokens,
                                     .epoch = flight->epoch,
                                     .loss = result->loss,
+                                    .compares = l->of->session->options->objective != OT_OBJECTIVE_SFT,
+                                    .compared = means_of(l, result),
                                     .grad_norm = result->grad_norm,
                                     .clipped_norm = result->clipped_norm,
                                     .lr = flight->lr,
@@ -256,6 +266,8 @@ static int evaluate(struct loop *l) {
                                        .packing = l->of->rows->eval,
                                        .seq_len = l->of->rows->seq_len,
                                        .micro_sequences = s->options->micro_batch,
+                                       .objective = ot_plan_request_objective(s->options),
+                                       .references = ot_references_of_eval(l->of->references, l->of->rows),
                                        .comm = s->ranks.comm,
                                        .stopped = ot_stop_requested};
     struct ot_eval_result result;
@@ -274,6 +286,8 @@ static int evaluate(struct loop *l) {
     struct ot_eval_report report = {.step = l->done,
                                     .loss = result.loss,
                                     .accuracy = result.accuracy,
+                                    .compares = s->options->objective != OT_OBJECTIVE_SFT,
+                                    .compared = result.compared,
                                     .trained_tokens = result.trained_tokens,
                                     .rows = result.rows,
                                     .seconds = result.seconds};
@@ -551,7 +565,8 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out,
                                      .dataset = of->rows->data,
                                      .seq_len = of->shape->seq_len,
                                      .step_sequences = of->shape->step_sequences,
-                                     .micro_sequences = o->micro_batch};
+                                     .micro_sequences = o->micro_batch,
+                                     .references = of->references->data};
     int rc;
     OT_TRY_GOTO(ot_batcher_open(&config, &l.batcher), rc, out);
     l.save_at = -1;

@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "src/train/evaluate.h"
+#include "src/train/reference.h"
 #include "src/train/rescue.h"
 #include "src/train/rows.h"
 #include "src/train/run_identity.h"
@@ -29,6 +30,7 @@ unsigned ot_stop_save_requests_tell(void *me);
 struct ot_train_loop {
     struct ot_session *session; /* after ot_session_start */
     const struct ot_rows *rows;
+    const struct ot_references *references; /* of the objective */
     const struct ot_run_shape *shape;
     const struct ot_run_times *times; /* predicted, besides steps; NULL: unknown */
     struct ot_run_log *log;

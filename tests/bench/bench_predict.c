@@ -174,7 +174,7 @@ static int32_t tokens[STEP_TOKENS], targets[STEP_TOKENS], position[STEP_TOKENS],
 
 static struct ot_step_input fill_batch(const struct ot_plan *plan, int64_t vocab,
                                        struct ot_micro_batch micro[SEQUENCES]) {
-    struct ot_step_input input = {.micro = micro, .lr = 1e-4f, .trained_tokens = STEP_TOKENS};
+    struct ot_step_input input = {.micro = micro, .lr = 1e-4f, .n_losses = STEP_TOKENS};
     for (int64_t i = 0; i < STEP_TOKENS; i++) {
         int64_t in_row = i % SEQUENCE, in_micro = i % plan->micro_tokens;
         tokens[i] = (int32_t)ot_random_below(1, 1, (uint64_t)i, (uint64_t)vocab);

@@ -122,7 +122,7 @@ static void fill_batch(struct training *t) {
         targets[i] = in_row == SEQUENCE - 1 ? -1 : targets[i];
         position[i] = (int32_t)in_row;
         row_start[i] = (int32_t)(in_micro - in_row);
-        t->input.trained_tokens += targets[i] >= 0;
+        t->input.n_losses += targets[i] >= 0;
     }
     for (int64_t first = 0; first < STEP_TOKENS; first += t->plan.micro_tokens) {
         int64_t left = STEP_TOKENS - first, n = left < t->plan.micro_tokens ? left : t->plan.micro_tokens;

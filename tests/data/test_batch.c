@@ -123,7 +123,7 @@ static void check_epoch(struct feed *feed, int step_sequences, int micro_sequenc
             check_micro(feed, &batch.input.micro[m], seen, &step_trained);
             tokens += batch.input.micro[m].n_tokens;
         }
-        assert_int_equal(batch.input.trained_tokens, step_trained);
+        assert_int_equal(batch.input.n_losses, step_trained);
         assert_int_equal(batch.tokens, tokens);
         trained += step_trained;
         sequences += batch.sequences;

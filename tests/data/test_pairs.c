@@ -142,7 +142,7 @@ static int64_t check_batches(struct data_fixture *f, int inputs, int targets, in
         for (int m = 0; m < step.input.n_micro; m++)
             check_micro(&step.input.micro[m]);
         rows += step.rows;
-        trained += step.input.trained_tokens;
+        trained += step.input.n_losses;
         if (s > 1 && step.tokens < least)
             least = step.tokens;
     }

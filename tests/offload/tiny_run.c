@@ -217,7 +217,7 @@ static void fill_micro(struct tiny_batch *b, int64_t vocab, int step, int64_t fi
             trained ? (int32_t)ot_random_below(1, stream, (uint64_t)(3000 + i), (uint64_t)vocab) : -1;
         b->position[i] = (int32_t)(i - row);
         b->row_start[i] = (int32_t)(row - first);
-        b->input.trained_tokens += trained;
+        b->input.n_losses += trained;
     }
 }
 
@@ -245,7 +245,7 @@ static void find_row(int64_t part, int64_t n, int64_t at, int *row, int64_t *fir
 }
 
 void tiny_pair_batch(struct tiny_batch *b) {
-    b->input.trained_tokens = 0;
+    b->input.n_losses = 0;
     for (int m = 0; m < b->input.n_micro; m++) {
         struct ot_micro_batch *mb = &b->micro[m];
         int64_t base = mb->tokens - b->tokens, n_inputs = mb->n_tokens / 3 + m;
@@ -266,7 +266,7 @@ void tiny_pair_batch(struct tiny_batch *b) {
             b->input_end[base + i] = (int32_t)unused;
             if (is_input)
                 b->targets[base + i] = -1;
-            b->input.trained_tokens += b->targets[base + i] >= 0;
+            b->input.n_losses += b->targets[base + i] >= 0;
         }
     }
 }

@@ -343,7 +343,7 @@ static void eval_agrees_with_training(void **state) {
     }
     check_ok(ot_engine_submit(b.engine, &batch.input));
     check_ok(ot_engine_result(b.engine, &r));
-    assert_true(fabs(r.loss - sum / (double)batch.input.trained_tokens) <
+    assert_true(fabs(r.loss - sum / (double)batch.input.n_losses) <
                 1e-6); /* fp32 losses, summed in double */
     close_bench(&b);
 }
@@ -368,7 +368,7 @@ static void cuts_agree(void **state) {
             batch.row_start[i] +=
                 i / TINY_SEQUENCE * TINY_SEQUENCE; /* counted from the start of the only micro-batch */
         if (cut)
-            batch.input = (struct ot_step_input){1, &whole, batch.input.trained_tokens, batch.input.lr};
+            batch.input = (struct ot_step_input){1, &whole, batch.input.n_losses, batch.input.lr};
         check_ok(ot_engine_submit(b.engine, &batch.input));
         check_ok(ot_engine_result(b.engine, &r));
         check_ok(ot_engine_drain(b.engine));
@@ -436,7 +436,7 @@ static void bad_batches_are_refused(void **state) {
     REFUSED(batch.row_start[7], 8, "row");
     REFUSED(batch.input.n_micro, 3, "3 micro-batches");
 #undef REFUSED
-    batch.input.trained_tokens = 0;
+    batch.input.n_losses = 0;
     check_fails(ot_engine_submit(b.engine, &batch.input), OT_E_INPUT, "0 trained tokens");
     close_bench(&b);
 }

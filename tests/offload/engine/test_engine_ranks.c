@@ -364,7 +364,7 @@ static struct ot_step_result many_micro_batches(bool world) {
         micro[i] = batch->micro[i % TINY_STEP_SEQUENCES];
     batch->input.micro = micro;
     batch->input.n_micro = MANY;
-    batch->input.trained_tokens *= MANY / TINY_STEP_SEQUENCES;
+    batch->input.n_losses *= MANY / TINY_STEP_SEQUENCES;
     check_ok(ot_engine_submit(tiny.engine, &batch->input));
     check_ok(ot_engine_result(tiny.engine, &result));
     tiny_close(&tiny);

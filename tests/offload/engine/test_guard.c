@@ -17,7 +17,7 @@ static struct ot_step_result take_step(const struct tiny_engine *tiny, int step,
     struct ot_step_result result;
     assert_non_null(batch);
     tiny_fill_batch(batch, tiny->chain.vocab, step, TINY_STEP_SEQUENCES, 2);
-    batch->input.trained_tokens /= times;
+    batch->input.n_losses /= times;
     batch->input.lr = 1e-4f;
     check_ok(ot_engine_submit(tiny->engine, &batch->input));
     check_ok(ot_engine_result(tiny->engine, &result));

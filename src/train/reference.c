@@ -1,0 +1,327 @@
+#include "src/train/reference.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "offload/comm/comm.h"
+#include "src/base/error.h"
+#include "src/base/file_io.h"
+#include "src/base/hash.h"
+#include "src/base/log.h"
+#include "src/base/minmax.h"
+#include "src/base/signals.h"
+#include "src/data/batch.h"
+#include "src/session/session_ranks.h"
+
+static const char file_name[] = "reference.bin", magic[8] = {'O', 'T', 'R', 'E', 'F', 'E', 'R', '1'};
+enum { HEADER_BYTES = 16, RECORD_HEAD = 8 };
+
+/* ---- the file ---- */
+
+struct file {
+    int fd; /* -1: none is kept */
+    char path[PATH_MAX];
+    int64_t at; /* where the next record begins */
+};
+
+static int fail(const struct file *file, const char *what) {
+    return ot_fail_errno(OT_E_IO, errno, "%s: cannot %s", file->path, what);
+}
+
+static void make_header(uint32_t print, unsigned char header[HEADER_BYTES]) {
+    memcpy(header, magic, sizeof magic);
+    memcpy(header + 8, &print, sizeof print);
+    uint32_t crc = ot_crc32(0, header, 12);
+    memcpy(header + 12, &crc, sizeof crc);
+}
+
+/* Reads the next record: the numbers of n comparisons. Returns 1, or 0: the file has no whole record there. */
+static int read_record(struct file *file, uint32_t n, float *numbers) {
+    uint32_t head[2];
+    size_t bytes = 2 * (size_t)n * sizeof *numbers;
+    if (file->fd < 0 || ot_read_at(file->fd, head, sizeof head, file->at) != RECORD_HEAD || head[1] != n ||
+        ot_read_at(file->fd, numbers, bytes, file->at + RECORD_HEAD) != (int64_t)bytes)
+        return 0;
+    uint32_t crc = ot_crc32(ot_crc32(0, &head[1], sizeof head[1]), numbers, bytes);
+    if (crc != head[0])
+        return 0;
+    file->at += RECORD_HEAD + (int64_t)bytes;
+    return 1;
+}
+
+static int write_record(struct file *file, uint32_t n, const float *numbers) {
+    uint32_t head[2] = {0, n};
+    size_t bytes = 2 * (size_t)n * sizeof *numbers;
+    if (file->fd < 0)
+        return 0;
+    head[0] = ot_crc32(ot_crc32(0, &head[1], sizeof head[1]), numbers, bytes);
+    int rc = ot_write_at(&ot_io_system, file->fd, numbers, bytes, file->at + RECORD_HEAD);
+    if (rc == 0)
+        rc = ot_write_at(&ot_io_system, file->fd, head, sizeof head, file->at);
+    if (rc < 0)
+        return ot_fail_errno(OT_E_IO, -rc, "%s: cannot write", file->path);
+    file->at += RECORD_HEAD + (int64_t)bytes;
+    return 0;
+}
+
+/* Opens the file. If it is of another run, it begins anew; for a resumed run that is an error. */
+static int open_file(struct file *file, const char *out, uint32_t print, bool resumes) {
+    unsigned char want[HEADER_BYTES], have[HEADER_BYTES];
+    make_header(print, want);
+    file->fd = -1;
+    file->at = HEADER_BYTES;
+    if (!out)
+        return 0;
+    if (snprintf(file->path, sizeof file->path, "%s/%s", out, file_name) >= (int)sizeof file->path)
+        return ot_fail(OT_E_USAGE, "--out %s: the path is too long", out);
+    file->fd = open(file->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+    if (file->fd < 0)
+        return fail(file, "open the log-probabilities of the reference");
+    if (ot_read_at(file->fd, have, sizeof have, 0) == HEADER_BYTES && memcmp(have, want, sizeof want) == 0)
+        return 0;
+    if (resumes)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: it does not have the log-probabilities of this run's reference, and they cannot be "
+            "computed again: the weights have been trained since. Bring the file back, or start anew "
+            "with another --out",
+            file->path);
+    int rc = ftruncate(file->fd, 0) < 0 ? -errno : ot_write_at(&ot_io_system, file->fd, want, sizeof want, 0);
+    return rc < 0 ? ot_fail_errno(OT_E_IO, -rc, "%s: cannot write", file->path) : 0;
+}
+
+static int close_file(struct file *file, int rc) {
+    if (file->fd < 0)
+        return rc;
+    if (rc == 0 && fdatasync(file->fd) < 0)
+        rc = fail(file, "write");
+    close(file->fd);
+    return rc;
+}
+
+/* ---- a pass over the rows of a dataset ---- */
+
+struct pass {
+    const struct ot_session *session;
+    const struct ot_dataset *dataset;
+    struct ot_packing *packing;
+    struct ot_batcher *batcher;
+    struct file *file;             /* NULL: on ranks other than 0 */
+    float *numbers;                /* [rows][2] out */
+    int64_t micro_sequences, most; /* most comparisons of a micro-batch */
+    float *losses;                 /* [tokens of a micro-batch] */
+    float *mine, *all;             /* [most][2], and of all ranks */
+    bool resumes;
+};
+
+/* The log-probabilities of the comparisons of a micro-batch, as ot_compare adds them. */
+static int run_micro(const struct pass *p, int64_t micro, float *numbers) {
+    struct ot_step_batch batch;
+    OT_TRY(ot_batcher_seek(p->batcher, (struct ot_data_position){0, micro * p->micro_sequences}));
+    ot_batcher_next(p->batcher, &batch);
+    const struct ot_micro_batch *mb = &batch.input.micro[0];
+    OT_TRY(ot_engine_eval(p->session->engine, mb, p->losses));
+    for (int64_t i = 0; i < mb->n_comparisons; i++) {
+        const struct ot_comparison *c = &mb->comparisons[i];
+        const int32_t ends[] = {c->begin, c->middle, c->end};
+        for (int a = 0; a < 2; a++) {
+            double sum = 0;
+            for (int32_t t = ends[a]; t < ends[a + 1]; t++)
+                sum += (double)p->losses[t];
+            numbers[2 * i + a] = (float)-sum;
+            if (!isfinite(sum))
+                return ot_fail(OT_E_NUMERIC,
+                               "the reference model gives an answer a log-probability that is not "
+                               "a finite number; use another --dtype");
+        }
+    }
+    return 0;
+}
+
+static int64_t count_rows(const struct pass *p, int64_t micro) {
+    int64_t n = 0, sequences = ot_packing_sequences(p->packing);
+    int64_t end = ot_min((micro + 1) * p->micro_sequences, sequences);
+    for (int64_t s = micro * p->micro_sequences; s < end; s++) {
+        int64_t rows;
+        (void)ot_packing_sequence(p->packing, s, &rows);
+        n += rows;
+    }
+    return n;
+}
+
+/* Gives the numbers of a micro-batch to its rows. */
+static void put_numbers(const struct pass *p, int64_t micro, const float *numbers) {
+    int64_t end = ot_min((micro + 1) * p->micro_sequences, ot_packing_sequences(p->packing));
+    for (int64_t s = micro * p->micro_sequences; s < end; s++) {
+        int64_t n;
+        const uint32_t *rows = ot_packing_sequence(p->packing, s, &n);
+        for (int64_t i = 0; i < n; i++, numbers += 2)
+            memcpy(p->numbers + 2 * (size_t)rows[i], numbers, 2 * sizeof *numbers);
+    }
+}
+
+/* Reads the records that an earlier pass has written. Returns their number. */
+static int64_t read_records(const struct pass *p, int64_t micros) {
+    int64_t micro = 0;
+    for (; p->file && micro < micros; micro++) {
+        if (!read_record(p->file, (uint32_t)count_rows(p, micro), p->all))
+            break;
+        put_numbers(p, micro, p->all);
+    }
+    return micro;
+}
+
+/* Computes the micro-batches from `first` on, one a rank; together: the first alone. Rank 0 keeps all. */
+static int run_round(const struct pass *p, int64_t first, int64_t micros) {
+    struct ot_comm *comm = p->session->ranks.comm;
+    bool together = ot_engine_runs_together(p->session->engine);
+    int ranks = comm ? ot_comm_ranks(comm) : 1, rank = comm ? ot_comm_rank(comm) : 0;
+    int64_t mine = first + (together ? 0 : rank), n = together ? 1 : ranks;
+    OT_TRY(run_micro(p, ot_min(mine, micros - 1), p->mine));
+    memcpy(p->all, p->mine, 2 * (size_t)p->most * sizeof *p->mine);
+    if (comm && !together)
+        OT_TRY(ot_comm_all_gather_host(comm, p->mine, 2 * (size_t)p->most * sizeof *p->mine, p->all));
+    for (int64_t i = 0; i < n && first + i < micros; i++) {
+        const float *numbers = p->all + 2 * i * p->most;
+        put_numbers(p, first + i, numbers);
+        if (p->file)
+            OT_TRY(write_record(p->file, (uint32_t)count_rows(p, first + i), numbers));
+    }
+    return 0;
+}
+
+/* All ranks do what rank 0 says. */
+static int agree_to_stop(const struct pass *p, int *stop) {
+    *stop = ot_stop_requested();
+    struct ot_comm *comm = p->session->ranks.comm;
+    int all[OT_MAX_RANKS];
+    if (!comm)
+        return 0;
+    OT_TRY(ot_comm_all_gather_host(comm, stop, sizeof *stop, all));
+    for (int r = 0; r < ot_comm_ranks(comm); r++)
+        *stop = *stop || all[r];
+    return 0;
+}
+
+static int run_pass(const struct pass *p) {
+    struct ot_comm *comm = p->session->ranks.comm;
+    int64_t micros = ot_batcher_steps_per_epoch(p->batcher), done = read_records(p, micros);
+    int stop = 0;
+    if (comm)
+        OT_TRY(ot_comm_broadcast_host(comm, &done, sizeof done, 0));
+    if (done < micros && p->resumes)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: it does not have the log-probabilities of all rows by the reference, and they cannot "
+            "be computed again: the weights have been trained since. Bring the whole file back, or "
+            "start anew with another --out",
+            p->file ? p->file->path : "rank 0's reference.bin");
+    int64_t together = ot_engine_runs_together(p->session->engine) || !comm ? 1 : ot_comm_ranks(comm);
+    for (int64_t first = done; first < micros && !stop; first += together) {
+        char line[64];
+        snprintf(line, sizeof line, "reference: %d %%", (int)(100 * first / micros));
+        if (!p->session->options->quiet)
+            ot_log_set_status(line);
+        OT_TRY(agree_to_stop(p, &stop));
+        if (!stop)
+            OT_TRY(run_round(p, first, micros));
+    }
+    ot_log_set_status("");
+    if (stop)
+        return ot_fail(OT_E_INTERRUPT,
+                       "stopped before step 1, while the reference's log-probabilities were "
+                       "computed: nothing was trained%s",
+                       p->file && p->file->fd >= 0 ? "; the same command goes on from here" : "");
+    return comm ? ot_comm_broadcast_host(comm, p->numbers,
+                                         2 * (size_t)ot_dataset_rows(p->dataset) * sizeof *p->numbers, 0)
+                : 0;
+}
+
+/* Computes or reads the numbers of all rows of a dataset. */
+static int make_numbers(const struct ot_session *session, const struct ot_dataset *dataset, int64_t seq_len,
+                        struct file *file, bool resumes, float **out) {
+    struct pass p = {.session = session, .dataset = dataset, .file = file, .resumes = resumes};
+    struct ot_packing_config packing = {
+        .dataset = dataset, .seq_len = seq_len, .one_row = !session->options->pack};
+    int64_t sequences = session->options->micro_batch, tokens = sequences * seq_len;
+    int ranks = session->ranks.comm ? ot_comm_ranks(session->ranks.comm) : 1, rc;
+    p.micro_sequences = sequences;
+    p.most = tokens / OT_COMPARISON_TOKENS;
+    p.numbers = *out = calloc(2 * (size_t)ot_dataset_rows(dataset), sizeof **out);
+    p.losses = malloc((size_t)tokens * sizeof *p.losses);
+    p.mine = calloc(2 * (size_t)p.most, sizeof *p.mine);
+    p.all = calloc(2 * (size_t)(p.most * ranks), sizeof *p.all);
+    if (!p.numbers || !p.losses || !p.mine || !p.all)
+        OT_TRY_GOTO(ot_fail(OT_E_BUDGET, "no memory for the reference's log-probabilities"), rc, out);
+    OT_TRY_GOTO(ot_packing_open(&packing, &p.packing), rc, out);
+    struct ot_batch_config config = {.packing = p.packing,
+                                     .dataset = dataset,
+                                     .seq_len = seq_len,
+                                     .step_sequences = sequences,
+                                     .micro_sequences = sequences};
+    OT_TRY_GOTO(ot_batcher_open(&config, &p.batcher), rc, out);
+    p.micro_sequences = ot_min(sequences, ot_packing_sequences(p.packing));
+    rc = run_pass(&p);
+out:
+    ot_batcher_close(p.batcher);
+    ot_packing_close(p.packing);
+    free(p.all);
+    free(p.mine);
+    free(p.losses);
+    return rc;
+}
+
+/* ---- all rows ---- */
+
+static uint32_t add_print(uint32_t crc, const struct ot_data_fingerprint *print) {
+    const int64_t numbers[] = {print->rows, print->tokens, print->trained_tokens, print->crc};
+    return ot_crc32(crc, numbers, sizeof numbers);
+}
+
+/* The fingerprint of all that the numbers depend on. */
+static uint32_t find_print(const struct ot_session *session, const struct ot_rows *rows,
+                           const struct ot_run_identity *identity) {
+    const struct ot_options *o = session->options;
+    const int64_t numbers[] = {
+        identity->base.is_known, identity->base.sample, rows->seq_len, o->micro_batch, o->pack, o->seed,
+        session->model.dtype};
+    uint32_t crc = ot_crc32(0, numbers, sizeof numbers);
+    return add_print(add_print(crc, &identity->data), &identity->eval_data);
+}
+
+int ot_references_make(const struct ot_session *session, const struct ot_rows *rows,
+                       const struct ot_run_identity *identity, const char *out, bool resumes,
+                       struct ot_references *references) {
+    *references = (struct ot_references){0};
+    if (!ot_objective_has_reference((enum ot_objective_kind)session->options->objective))
+        return 0;
+    struct file file, *mine = ot_is_rank0(session) ? &file : NULL;
+    if (mine)
+        OT_TRY(open_file(mine, out, find_print(session, rows, identity), resumes));
+    int rc = make_numbers(session, rows->data, rows->seq_len, mine, resumes, &references->data);
+    if (rc == 0 && rows->own_eval)
+        rc = make_numbers(session, rows->own_eval, rows->seq_len, mine, resumes, &references->own_eval);
+    return mine ? close_file(mine, rc) : rc;
+}
+
+const float *ot_references_of_eval(const struct ot_references *references, const struct ot_rows *rows) {
+    return rows->eval_set == rows->own_eval ? references->own_eval : references->data;
+}
+
+void ot_references_free(struct ot_references *references) {
+    free(references->data);
+    free(references->own_eval);
+    *references = (struct ot_references){0};
+}
+
+void ot_references_forget(const char *out) {
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/%s", out, file_name) < (int)sizeof path)
+        (void)unlink(path);
+}
