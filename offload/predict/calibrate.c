@@ -245,7 +245,8 @@ static int measure_block(struct bench *b, int block, double seconds, struct ot_b
         return 0;
     OT_TRY(ot_calibrate_alloc(b, block, n[1]));
     for (int i = 0; i < SIZES; i++)
-        rounds[i] = (struct rounds){.tokens = n[i], .row = ot_min(n[i], c->sequence_tokens)};
+        rounds[i] = (struct rounds){.tokens = n[i],
+                                    .row = ot_min(n[i], ot_min(c->sequence_tokens, c->chain->max_position))};
     OT_TRY_GOTO(time_block(b, block, seconds, rounds), rc, out);
     for (int i = 0; i < SIZES; i++)
         take_times(b, block, &rounds[i], &forward[i], &backward[i], recompute[i]);

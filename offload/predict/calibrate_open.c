@@ -155,6 +155,7 @@ struct ot_block_run ot_calibrate_run(const struct bench *b, int block, int64_t n
     struct ot_block_run run = ot_block_run_make(&caller, block, m->batch, n, n, inputs_of(chain, n));
     run.batch.grad_scale = 1 / (float)n;
     run.batch.loss_scale = chain->dtype == OT_F16 ? m->loss_scale : NULL;
+    run.scores = chain->compares;
     run.dxy = m->dxy;
     run.saved = m->inside;
     run.saved_level = OT_KEEP_ALL;

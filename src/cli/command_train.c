@@ -92,7 +92,8 @@ static void find_need(struct train *t) {
     const struct ot_session *s = &t->session;
     const struct ot_options *o = s->options;
     t->sample_row = find_sample_row(t);
-    t->need = (struct ot_session_need){.max_position = t->rows.seq_len,
+    t->need = (struct ot_session_need){.max_position =
+                                           ot_min(t->rows.seq_len, ot_model_longest_row(&s->model.config)),
                                        .sequence_tokens = t->rows.seq_len,
                                        .micro_sequences = o->micro_batch,
                                        .train = true,

@@ -14,9 +14,12 @@ enum { DEFAULT_SEQ_LEN = 2048, STEPS_OF_AN_EPOCH = 50 };
 int ot_shape_seq_len(struct ot_settings *settings, int64_t max_position, int64_t *seq_len) {
     const struct ot_options *options = &settings->in_effect;
     const struct ot_step_tokens *step = &options->tokens_per_step;
+    bool compares = options->objective != OT_OBJECTIVE_SFT;
+    max_position *= compares ? 2 : 1; /* two answers share a sequence, and each has half of it */
     if (options->seq_len > max_position)
-        return ot_fail(OT_E_USAGE, "--seq-len %lld is beyond the model's %lld positions",
-                       (long long)options->seq_len, (long long)max_position);
+        return ot_fail(OT_E_USAGE, "--seq-len %lld is beyond the model's %lld positions%s",
+                       (long long)options->seq_len, (long long)max_position,
+                       compares ? " for both answers of a row" : "");
     if (!options->seq_len) {
         int64_t chosen = ot_min(max_position, DEFAULT_SEQ_LEN);
         int64_t most = step->count ? step->count : step->most;

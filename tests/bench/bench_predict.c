@@ -183,8 +183,11 @@ static struct ot_step_input fill_batch(const struct ot_plan *plan, int64_t vocab
         row_start[i] = (int32_t)(in_micro - in_row);
     }
     for (int64_t at = 0; at < STEP_TOKENS; at += plan->micro_tokens)
-        micro[input.n_micro++] = (struct ot_micro_batch){
-            plan->micro_tokens, tokens + at, targets + at, position + at, row_start + at, 0, NULL, NULL};
+        micro[input.n_micro++] = (struct ot_micro_batch){.n_tokens = plan->micro_tokens,
+                                                         .tokens = tokens + at,
+                                                         .targets = targets + at,
+                                                         .position = position + at,
+                                                         .row_start = row_start + at};
     return input;
 }
 

@@ -126,8 +126,11 @@ static void fill_batch(struct training *t) {
     }
     for (int64_t first = 0; first < STEP_TOKENS; first += t->plan.micro_tokens) {
         int64_t left = STEP_TOKENS - first, n = left < t->plan.micro_tokens ? left : t->plan.micro_tokens;
-        t->micro[t->input.n_micro++] = (struct ot_micro_batch){
-            n, tokens + first, targets + first, position + first, row_start + first, 0, NULL, NULL};
+        t->micro[t->input.n_micro++] = (struct ot_micro_batch){.n_tokens = n,
+                                                               .tokens = tokens + first,
+                                                               .targets = targets + first,
+                                                               .position = position + first,
+                                                               .row_start = row_start + first};
     }
 }
 

@@ -76,7 +76,8 @@ static void check_losses(struct story *s, const int32_t *ids, int64_t n, const s
         targets[i] = ids[i + 1];
         position[i] = (int32_t)i;
     }
-    struct ot_micro_batch micro = {n - 1, ids, targets, position, row_start, 0, NULL, NULL};
+    struct ot_micro_batch micro = {
+        .n_tokens = n - 1, .tokens = ids, .targets = targets, .position = position, .row_start = row_start};
     check_ok(ot_engine_eval(s->engine, &micro, losses));
     for (int64_t i = 0; i < n - 1; i++) {
         double expected = ot_json_real(ot_json_at(want, (size_t)i), NAN);

@@ -76,8 +76,10 @@ static int cut_rows(const struct golden_case *c, int32_t *starts, struct ot_micr
 /* The case's pairs in one micro-batch. */
 static int whole_batch(const struct golden_case *c, struct ot_micro_batch micro[2]) {
     const struct runner_batch *b = &c->batch;
-    micro[0] = (struct ot_micro_batch){b->n,         b->tokens,   b->targets,     b->position,
-                                       b->row_start, b->n_inputs, b->input_first, b->input_end};
+    micro[0] = tiny_micro(b->n, b->tokens, b->targets, b->position, b->row_start);
+    micro[0].n_inputs = b->n_inputs;
+    micro[0].input_first = b->input_first;
+    micro[0].input_end = b->input_end;
     return 1;
 }
 

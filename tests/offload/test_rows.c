@@ -22,14 +22,14 @@ static struct ot_micro_batch make(bool pairs) {
     memcpy(row_start, starts, sizeof row_start);
     memcpy(input_first, firsts, sizeof input_first);
     memcpy(input_end, ends, sizeof input_end);
-    return (struct ot_micro_batch){N,
-                                   tokens,
-                                   targets,
-                                   position,
-                                   row_start,
-                                   pairs ? INPUTS : 0,
-                                   pairs ? input_first : NULL,
-                                   pairs ? input_end : NULL};
+    return (struct ot_micro_batch){.n_tokens = N,
+                                   .tokens = tokens,
+                                   .targets = targets,
+                                   .position = position,
+                                   .row_start = row_start,
+                                   .n_inputs = pairs ? INPUTS : 0,
+                                   .input_first = pairs ? input_first : NULL,
+                                   .input_end = pairs ? input_end : NULL};
 }
 
 /* ---- checks ---- */
@@ -49,7 +49,14 @@ static void good_ones_pass(void **state) {
     mb.n_tokens = 1;
     assert_int_equal(ot_rows_check(&texts, 1, &mb, 0), 0);
     const int32_t parts[] = {0, 1}, firsts[] = {0, 0}, ends[] = {1, 1};
-    mb = (struct ot_micro_batch){2, tokens, targets, firsts, parts, 1, firsts, ends};
+    mb = (struct ot_micro_batch){.n_tokens = 2,
+                                 .tokens = tokens,
+                                 .targets = targets,
+                                 .position = firsts,
+                                 .row_start = parts,
+                                 .n_inputs = 1,
+                                 .input_first = firsts,
+                                 .input_end = ends};
     assert_int_equal(ot_rows_check(&pairs, 2, &mb, 0), 0);
 }
 

@@ -130,6 +130,7 @@ static void open_base(const struct tiny_run *run, enum ot_base_type base, struct
 void tiny_open_model(const struct tiny_run *run, struct ot_model **out) {
     open_base(run, run->base, out);
     ot_model_set_state(*out, run->state, run->masters);
+    ot_model_set_compares(*out, run->objective.kind != OT_OBJECTIVE_SFT);
     if (run->parts)
         tiny_part_slabs(*out);
     if (run->encodes)
@@ -198,77 +199,6 @@ void tiny_deal(struct tiny_run *run, int64_t tile_params, unsigned engines, uint
         run->plan.tile_slots = ot_plan_passing_tiles(&run->plan) > 0;
     check_ok(ot_plan_finish(ot_model_chain(model), &run->plan));
     ot_model_close(model);
-}
-
-/* Rows of 5 to 12 tokens, one after the other. About half of the tokens are trained. */
-static void fill_micro(struct tiny_batch *b, int64_t vocab, int step, int64_t first,
-                       struct ot_micro_batch *mb) {
-    uint64_t stream = ot_random_stream(OT_RANDOM_TEST, (uint64_t)step, 7);
-    int64_t row = first, row_end = first;
-    for (int64_t i = first; i < first + mb->n_tokens; i++) {
-        if (i == row_end) {
-            row = i;
-            row_end = i + 5 + (int64_t)ot_random_below(1, stream, (uint64_t)(1000 + i), 8);
-        }
-        bool last = i + 1 == row_end || i + 1 == first + mb->n_tokens;
-        bool trained = !last && ot_random_below(1, stream, (uint64_t)(2000 + i), 2) == 1;
-        b->tokens[i] = (int32_t)ot_random_below(1, stream, (uint64_t)i, (uint64_t)vocab);
-        b->targets[i] =
-            trained ? (int32_t)ot_random_below(1, stream, (uint64_t)(3000 + i), (uint64_t)vocab) : -1;
-        b->position[i] = (int32_t)(i - row);
-        b->row_start[i] = (int32_t)(row - first);
-        b->input.n_losses += trained;
-    }
-}
-
-void tiny_fill_batch(struct tiny_batch *b, int64_t vocab, int step, int sequences, int64_t micro_sequences) {
-    b->input = (struct ot_step_input){.micro = b->micro, .lr = 1e-2f};
-    for (int64_t s = 0; s < sequences; s += micro_sequences) {
-        int64_t n = sequences - s < micro_sequences ? sequences - s : micro_sequences,
-                first = s * TINY_SEQUENCE;
-        struct ot_micro_batch *mb = &b->micro[b->input.n_micro++];
-        *mb = tiny_micro(n * TINY_SEQUENCE, b->tokens + first, b->targets + first, b->position + first,
-                         b->row_start + first);
-        fill_micro(b, vocab, step, first, mb);
-    }
-}
-
-/* Token `at` of a part of n tokens that begins at `part`: where its row, one of three, begins and ends. */
-static void find_row(int64_t part, int64_t n, int64_t at, int *row, int64_t *first, int64_t *end) {
-    for (int r = 0; r < 3; r++) {
-        *row = r;
-        *first = part + n * (r * r + r) / 12;
-        *end = part + n * ((r + 1) * (r + 2)) / 12;
-        if (at < *end)
-            return;
-    }
-}
-
-void tiny_pair_batch(struct tiny_batch *b) {
-    b->input.n_losses = 0;
-    for (int m = 0; m < b->input.n_micro; m++) {
-        struct ot_micro_batch *mb = &b->micro[m];
-        int64_t base = mb->tokens - b->tokens, n_inputs = mb->n_tokens / 3 + m;
-        *mb = (struct ot_micro_batch){mb->n_tokens,          b->tokens + base,    b->targets + base,
-                                      b->position + base,    b->row_start + base, n_inputs,
-                                      b->input_first + base, b->input_end + base};
-        for (int64_t i = 0; i < mb->n_tokens; i++) {
-            bool is_input = i < n_inputs;
-            int row, other;
-            int64_t first, end, unused;
-            find_row(is_input ? 0 : n_inputs, is_input ? n_inputs : mb->n_tokens - n_inputs, i, &row, &first,
-                     &end);
-            b->position[base + i] = (int32_t)(i - first);
-            b->row_start[base + i] = (int32_t)first;
-            int64_t inside = n_inputs * (row * row + row) / 12; /* of the row's inputs, the first */
-            find_row(0, n_inputs, inside, &other, &first, &unused);
-            b->input_first[base + i] = (int32_t)first;
-            b->input_end[base + i] = (int32_t)unused;
-            if (is_input)
-                b->targets[base + i] = -1;
-            b->input.n_losses += b->targets[base + i] >= 0;
-        }
-    }
 }
 
 /* The values of a slab with which every run begins. To be freed with free. */
@@ -385,6 +315,8 @@ void tiny_steps(const struct tiny_run *run, struct ot_engine *engine, int first,
         tiny_fill_batch(batch, run->config.vocab, step, sequences, run->micro_sequences);
         if (ot_model_has_pairs(&run->config))
             tiny_pair_batch(batch);
+        if (run->objective.kind != OT_OBJECTIVE_SFT)
+            tiny_compare_batch(batch);
         batch->input.micro +=
             ot_shard_micro(&run->plan.shard, batch->input.n_micro, run->plan.shard.rank).first;
         check_ok(ot_engine_submit(engine, &batch->input));
@@ -458,6 +390,7 @@ int tiny_try_open(const struct tiny_run *run, struct tiny_engine *out) {
                                       .device = out->device,
                                       .plan = &run->plan,
                                       .optimizer = {0.9f, 0.95f, 1e-8f, 0.1f, run->clip, 12345},
+                                      .objective = run->objective,
                                       .optimizer_threads = run->optimizer_threads,
                                       .store = nvme ? &store : NULL,
                                       .stall_seconds = run->stall_seconds,

@@ -18,6 +18,7 @@ struct tiny_run {
     enum ot_dtype dtype;
     enum ot_state_format state;
     enum ot_masters masters;
+    struct ot_objective objective; /* other than SFT: the rows of each step are compared */
     /* As in struct ot_model_setup. */
     bool (*trains)(const void *context, const struct ot_tensor *tensor);
     const void *trains_context;
@@ -150,6 +151,7 @@ struct tiny_batch {
     int32_t tokens[TINY_STEP_SEQUENCES * TINY_SEQUENCE], targets[TINY_STEP_SEQUENCES * TINY_SEQUENCE];
     int32_t position[TINY_STEP_SEQUENCES * TINY_SEQUENCE], row_start[TINY_STEP_SEQUENCES * TINY_SEQUENCE];
     int32_t input_first[TINY_STEP_SEQUENCES * TINY_SEQUENCE], input_end[TINY_STEP_SEQUENCES * TINY_SEQUENCE];
+    struct ot_comparison comparisons[TINY_STEP_SEQUENCES * TINY_SEQUENCE / OT_COMPARISON_TOKENS];
     struct ot_micro_batch micro[TINY_STEP_SEQUENCES];
     struct ot_step_input input;
 };
@@ -158,10 +160,15 @@ void tiny_fill_batch(struct tiny_batch *batch, int64_t vocab, int step, int sequ
 /* A micro-batch whose rows are no pairs. */
 static inline struct ot_micro_batch tiny_micro(int64_t n, const int32_t *tokens, const int32_t *targets,
                                                const int32_t *position, const int32_t *row_start) {
-    return (struct ot_micro_batch){n, tokens, targets, position, row_start, 0, NULL, NULL};
+    return (struct ot_micro_batch){
+        .n_tokens = n, .tokens = tokens, .targets = targets, .position = position, .row_start = row_start};
 }
 /* Makes rows of pairs of the tokens of each micro-batch: three, of other lengths. tiny_steps does it for
  * models with pairs. */
 void tiny_pair_batch(struct tiny_batch *batch);
+/* Compares the rows of each micro-batch, two and two. tiny_steps does it for a run with an objective. */
+void tiny_compare_batch(struct tiny_batch *batch);
+/* An objective of this kind with some numbers. */
+struct ot_objective tiny_objective(enum ot_objective_kind kind);
 
 #endif

@@ -132,6 +132,8 @@ static void random_plans(void **state) {
             defaults(&run, (enum ot_dtype)dtype, ranks == 3, ranks == 4 ? 0 : 1);
             run.state = (enum ot_state_format)(ranks % OT_STATE_FORMATS);
             run.masters = dtype == OT_BF16 && ranks != 3 ? OT_MASTERS_NONE : OT_MASTERS_F32;
+            if (ranks > 2)
+                run.objective = tiny_objective(ranks == 3 ? OT_OBJECTIVE_DPO : OT_OBJECTIVE_KTO);
             struct tiny_world w = resident(ranks);
             tiny_train_ranks(&run, &w, &whole);
             for (int i = ranks; i < count; i += 6) {

@@ -179,6 +179,7 @@ static void random_plans(void **state) {
         run.clip = variant & 4 ? 0 : 1.0f;
         run.state = (enum ot_state_format)(variant % OT_STATE_FORMATS);
         run.masters = variant % 4 == 3 ? OT_MASTERS_NONE : OT_MASTERS_F32;
+        run.objective = tiny_objective((enum ot_objective_kind)(variant % OT_OBJECTIVES));
         train_resident(&run, &resident);
         for (int i = variant; i < count; i += 8) {
             tiny_plan(&run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 2);
