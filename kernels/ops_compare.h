@@ -11,14 +11,16 @@
  * Let l and n be the log-probability and the number of targets of an answer, r = l - reference, and s the
  * logarithm of the sigmoid. Answers: 0 is the chosen one, 1 is the rejected one.
  *
- *     DPO    -(1 - e) s(b d) - e s(-b d), d = r0 - r1, e = smoothing       Rafailov et al., arXiv 2305.18290
- *     IPO    (r0 / n0 - r1 / n1 - 1 / (2 b))^2                             Azar et al., arXiv 2310.12036
- *     SimPO  as DPO with b (l0 / n0 - l1 / n1) - gamma in place of b d     Meng et al., arXiv 2405.14734
- *     ORPO   -l0 / n0 - b s(log(odds 0 / odds 1)), odds = p / (1 - p),     Hong et al., arXiv 2403.07691
+ *     DPO    -(1 - e) s(b d) - e s(-b d), d = r0 - r1, e = smoothing      Rafailov et al., arXiv 2305.18290
+ *     IPO    (r0 / n0 - r1 / n1 - 1 / (2 b))^2                            Azar et al., arXiv 2310.12036
+ *     SimPO  as DPO with b (l0 / n0 - l1 / n1) - gamma in place of b d    Meng et al., arXiv 2405.14734
+ *     ORPO   -l0 / n0 - b s(log(odds 0 / odds 1)), odds = p / (1 - p),    Hong et al., arXiv 2403.07691
  *            p = exp(l / n)
  *     KTO    good: w0 (1 - sigmoid(b (r0 - z))); bad: w1 (1 - sigmoid(b (z - r0)));
- *            answer 1 is an answer to another prompt. z = max(0, mean of r1 over the micro-batch), without a
- *            gradient. Each mean is over comparisons.                      Ethayarajh et al., arXiv 2402.01306
+ *            answer 1 is an answer to another prompt. z = max(0, mean of  Ethayarajh et al., arXiv 2402.01306
+ *            r1 over the micro-batch), without a gradient
+ *
+ * The loss of a step is the mean over its comparisons.
  *
  * sft_weight adds that multiple of -l0 / n0 (Pang et al., arXiv 2404.19733). The REWARD of an answer is b r;
  * for objectives without a reference it is b l / n. All of it is computed in double: there are few

@@ -197,8 +197,8 @@ struct ot_block_run {
     void *work;                     /* [work_bytes(saved_level)] the others; undefined between calls */
     void *scratch;                  /* [scratch_bytes]; undefined between calls */
     bool scores;                    /* last block, TRAIN forward: writes token_loss, as in EVAL */
-    /* last block, EVAL forward, `scores`, and backward: [n_tokens] fp32. marks_hits, EVAL: negative, or -0, where no
-     * token has a larger logit than the target. */
+    /* last block, EVAL forward, `scores`, and backward: [n_tokens] fp32. marks_hits, EVAL: negative, or -0,
+     * where no token has a larger logit than the target. */
     float *token_loss;
     bool marks_hits;
     float *logits;         /* last block, DECODE: [vocab] fp32 */

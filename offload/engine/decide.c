@@ -114,8 +114,8 @@ static const double *results_of_rank(const struct ot_engine *en, const double *r
     return results + en->chain.n_slabs * en->layout.norms + rank * en->layout.own_results;
 }
 
-/* Adds up the results of the micro-batches of all ranks, in order: sums[micro_results]; the first is the loss.
- * *bad: the first micro-batch whose loss is not finite; -1: none. */
+/* Adds up the results of the micro-batches of all ranks, in order: sums[micro_results]; the first is the
+ * loss. *bad: the first micro-batch whose loss is not finite; -1: none. */
 static void sum_losses(const struct ot_engine *en, const struct ot_engine_step *st, const double *results,
                        double *sums, int *bad) {
     const struct ot_shard *shard = &en->plan.shard;

@@ -64,26 +64,13 @@ static bool writes_out(const struct train *t) {
     return !t->settings.in_effect.no_save && ot_is_rank0(&t->session);
 }
 
-/* Finds the first held-out row with a prompt. The trained model answers it at the end. */
-static int64_t find_sample_row(const struct train *t) {
-    const struct ot_rows *rows = &t->rows;
-    for (int64_t i = 0; rows->eval && i < ot_dataset_rows(rows->eval_set); i++) {
-        if (rows->eval_set == rows->data && !rows->held_out[i])
-            continue;
-        struct ot_row row = ot_dataset_row(rows->eval_set, i);
-        if (ot_row_prompt_tokens(&row) > 1 + t->session.text.specials.add_bos)
-            return i;
-    }
-    return -1;
-}
-
 /* Tokens of key/value cache for answering the sample row: its prompt and answer, at most one sequence. */
 static int64_t sample_tokens(const struct train *t) {
     if (t->sample_row < 0)
         return 0;
     struct ot_row row = ot_dataset_row(t->rows.eval_set, t->sample_row);
     int64_t tokens = ot_row_prompt_tokens(&row) + OT_SAMPLE_TOKENS;
-    tokens = ot_min(tokens, t->rows.seq_len);
+    tokens = ot_min(tokens, ot_min(t->rows.seq_len, ot_model_longest_row(&t->session.model.config)));
     return tokens + ot_dataset_has_pairs(t->rows.eval_set); /* the start token */
 }
 
@@ -91,7 +78,7 @@ static int64_t sample_tokens(const struct train *t) {
 static void find_need(struct train *t) {
     const struct ot_session *s = &t->session;
     const struct ot_options *o = s->options;
-    t->sample_row = find_sample_row(t);
+    t->sample_row = ot_rows_find_prompt(&t->rows, 1 + s->text.specials.add_bos);
     t->need = (struct ot_session_need){.max_position =
                                            ot_min(t->rows.seq_len, ot_model_longest_row(&s->model.config)),
                                        .sequence_tokens = t->rows.seq_len,
@@ -430,8 +417,7 @@ static int run(struct train *t) {
     struct ot_outcome outcome;
     struct ot_checkpoint_record end;
     OT_TRY(start(t));
-    OT_TRY(ot_references_make(s, &t->rows, &t->identity, s->options->no_save ? NULL : s->options->out,
-                              t->resume.record != NULL, &t->references));
+    OT_TRY(ot_references_make(s, &t->rows, &t->identity, &t->references));
     struct ot_train_loop loop = {.session = s,
                                  .rows = &t->rows,
                                  .references = &t->references,

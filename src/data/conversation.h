@@ -56,7 +56,8 @@ int ot_conversation_add(struct ot_conversation *c, struct ot_message message);
  * with `where` in front, OT_E_BUDGET. */
 int ot_conversation_read(struct ot_conversation *c, const struct ot_json *row, const char *key,
                          const char *where);
-/* Adds the assistant's turns under `key`, or the one turn there. Only these train: turns read before do not. Errors: as above. */
+/* Adds the assistant's turns under `key`, or the one turn there. Only these train: turns read before do not.
+ * Errors: as above. */
 int ot_conversation_read_answer(struct ot_conversation *c, const struct ot_json *row, const char *key,
                                 const char *where);
 /* Reads only "system" of a row. */

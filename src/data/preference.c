@@ -41,9 +41,10 @@ static const struct prompt_keys *find_prompt(const struct ot_json *row) {
 
 /* ---- prompts that both answers repeat ---- */
 
+/* Each answer keeps a turn, or a character. */
 static size_t shared_turns(const struct ot_json *a, const struct ot_json *b) {
     size_t most = ot_min(ot_json_length(a), ot_json_length(b)), n = 0;
-    while (n < most && ot_json_equal(ot_json_at(a, n), ot_json_at(b, n)))
+    while (n + 1 < most && ot_json_equal(ot_json_at(a, n), ot_json_at(b, n)))
         n++;
     return n;
 }
@@ -53,9 +54,9 @@ static size_t shared_bytes(const struct ot_json *a, const struct ot_json *b) {
     size_t most_a, most_b, n = 0;
     const char *x = ot_json_string(a, &most_a), *y = ot_json_string(b, &most_b);
     size_t most = ot_min(most_a, most_b);
-    while (n < most && x[n] == y[n])
+    while (n + 1 < most && x[n] == y[n])
         n++;
-    while (n > 0 && n < most_a && ((unsigned char)x[n] & 0xc0) == 0x80)
+    while (n > 0 && ((unsigned char)x[n] & 0xc0) == 0x80)
         n--;
     return n > 0 && x[n - 1] == ' ' ? n - 1 : n;
 }

@@ -210,9 +210,9 @@ int ot_row_refuse_preference(const struct ot_json *row, const char *where) {
         if (is_given(ot_json_get(row, keys[i])))
             return ot_fail(
                 OT_E_INPUT,
-                "%s: key '%s' makes this a row of preferences: give --objective dpo (or ipo, simpo, orpo); to "
-                "train on the chosen answers alone, give --columns completion=chosen, or messages=chosen if "
-                "each is a whole conversation",
+                "%s: key '%s' makes this a row of preferences: give --objective dpo (or ipo, simpo, orpo); "
+                "to train on the chosen answers alone, give --columns completion=chosen, or messages=chosen "
+                "if each is a whole conversation",
                 where, keys[i]);
     return 0;
 }

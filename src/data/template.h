@@ -76,8 +76,8 @@ void ot_prompt_format_render(const struct ot_prompt_format *format, const struct
 /* ---- refused keys ---- */
 
 /* Refuses, by name, keys of a row that this program does not support: such a row must not train as something
- * else. Preference rows ("chosen", "rejected") need another objective (preference.h). "label", "loss", "train" with false,
- * and "weight" with 0, say that the answer is not to be learned.
+ * else. Preference rows ("chosen", "rejected") need another objective (preference.h). "label", "loss",
+ * "train" with false, and "weight" with 0, say that the answer is not to be learned.
  *
  * Rows are read as Python writes them (ot_json_parse_row). NaN, Infinity and half of a surrogate pair are
  * errors only in a field that is used.

@@ -118,7 +118,7 @@ static const struct ot_option table[] = {
     /* ---- objective ---- */
     {"objective", OT_OPTION_CHOICE, OT_SECTION_OBJECTIVE, FIELD(objective), TRAIN | PLAN,
      .choices = "sft|dpo|ipo|simpo|orpo|kto", .fallback = "sft", .on_resume = OT_RESUME_SAME,
-     .elsewhere = "pref-loss loss-type stage-type rl"},
+     .elsewhere = "pref-loss loss-type rl"},
     {"beta", OT_OPTION_REAL, OT_SECTION_OBJECTIVE, FIELD(beta), TRAIN, .argument = "X", .min = 1e-6,
      .max = 1e3, .chosen = "0.1; simpo 2", .on_resume = OT_RESUME_SAME,
      .elsewhere = "pref-beta dpo-beta kto-beta"},

@@ -11,6 +11,7 @@
 #include "src/base/minmax.h"
 #include "src/base/units.h"
 #include "src/data/batch.h"
+#include "src/session/plan_request.h"
 
 /* Fails with the block that made the loss not finite: an evaluation with such a loss has no result. */
 static int refuse(struct ot_engine *engine, const struct ot_micro_batch *micro) {
@@ -151,6 +152,13 @@ out:
     free(room.hits);
     free(room.answers);
     return rc;
+}
+
+struct ot_compare_means ot_step_means(const struct ot_options *options, const struct ot_step_result *result) {
+    struct ot_objective objective = ot_plan_request_objective(options);
+    if (objective.kind == OT_OBJECTIVE_SFT)
+        return (struct ot_compare_means){0};
+    return ot_compare_mean(&objective, result->compared, 1);
 }
 
 /* ---- the loss guard ---- */

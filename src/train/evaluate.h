@@ -1,8 +1,8 @@
 /* Evaluates an engine's present weights on packed rows (loss and accuracy), and watches the losses of a run
  * (the loss guard). The sum of losses is in double: over the trained tokens of each micro-batch, then over
- * the micro-batches, in file order. Accuracy is a count. Of an objective that compares answers, the loss is the
- * mean over comparisons, and accuracy is the share of right ones. Several ranks take the micro-batches in turn; the
- * result is the same, and every rank gets it. */
+ * the micro-batches, in file order. Accuracy is a count. Of an objective that compares answers, the loss is
+ * the mean over comparisons, and accuracy is the share of right ones. Several ranks take the micro-batches in
+ * turn; the result is the same, and every rank gets it. */
 #ifndef OT_TRAIN_EVALUATE_H
 #define OT_TRAIN_EVALUATE_H
 
@@ -41,6 +41,9 @@ struct ot_eval_result {
 /* The engine must be drained. Errors: OT_E_BUDGET, OT_E_INPUT (no rows), OT_E_DEVICE, OT_E_NUMERIC (the loss
  * is not finite). */
 int ot_evaluate(struct ot_engine *engine, const struct ot_evaluation *evaluation, struct ot_eval_result *out);
+
+/* The means of a step's comparisons; zeros if it compares nothing. */
+struct ot_compare_means ot_step_means(const struct ot_options *options, const struct ot_step_result *result);
 
 /* ---- the loss guard ---- */
 

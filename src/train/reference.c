@@ -41,7 +41,8 @@ static void make_header(uint32_t print, unsigned char header[HEADER_BYTES]) {
     memcpy(header + 12, &crc, sizeof crc);
 }
 
-/* Reads the next record: the numbers of n comparisons. Returns 1, or 0: the file has no whole record there. */
+/* Reads the next record: the numbers of n comparisons. Returns 1, or 0: the file has no whole record there.
+ * */
 static int read_record(struct file *file, uint32_t n, float *numbers) {
     uint32_t head[2];
     size_t bytes = 2 * (size_t)n * sizeof *numbers;
@@ -296,8 +297,9 @@ static uint32_t find_print(const struct ot_session *session, const struct ot_row
 }
 
 int ot_references_make(const struct ot_session *session, const struct ot_rows *rows,
-                       const struct ot_run_identity *identity, const char *out, bool resumes,
-                       struct ot_references *references) {
+                       const struct ot_run_identity *identity, struct ot_references *references) {
+    const char *out = session->options->no_save ? NULL : session->options->out;
+    bool resumes = session->model.restored != NULL;
     *references = (struct ot_references){0};
     if (!ot_objective_has_reference((enum ot_objective_kind)session->options->objective))
         return 0;

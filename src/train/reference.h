@@ -2,8 +2,8 @@
  * them.
  *
  * The reference is the model before step 1: with new adapters that is the base. So it is never a second model
- * in memory. One pass over all rows, before step 1, computes what training and evaluations need: two numbers a
- * row. OUT/reference.bin keeps them, because a resumed run no longer has the weights.
+ * in memory. One pass over all rows, before step 1, computes what training and evaluations need: two numbers
+ * a row. OUT/reference.bin keeps them, because a resumed run no longer has the weights.
  *
  * The rows are packed as for an evaluation, so the numbers do not depend on the plan, on the ranks, or on
  * where an earlier pass was stopped. The file has a record for each micro-batch, with a checksum, after a
@@ -27,13 +27,12 @@ struct ot_references {
     float *own_eval; /* [rows of rows->own_eval][2]; NULL likewise, or without --eval-data */
 };
 
-/* Makes or reads them. out: OUT; NULL: nothing is kept. resumes: the engine has the weights of a later step,
- * so all must be in the file. Errors: OT_E_INTERRUPT (asked to stop), OT_E_INPUT (resumes, and the file is
- * missing or of another run), OT_E_IO, OT_E_BUDGET, OT_E_COMM, as ot_engine_eval. `references` needs
- * ot_references_free in either case. */
+/* Makes or reads them, once the session is started. With --no-save nothing is kept. If the session was
+ * restored from a checkpoint, all must be in the file. Errors: OT_E_INTERRUPT (asked to stop), OT_E_INPUT
+ * (the file of a restored run is missing or of another run), OT_E_IO, OT_E_BUDGET, OT_E_COMM, as
+ * ot_engine_eval. `references` needs ot_references_free in either case. */
 int ot_references_make(const struct ot_session *session, const struct ot_rows *rows,
-                       const struct ot_run_identity *identity, const char *out, bool resumes,
-                       struct ot_references *references);
+                       const struct ot_run_identity *identity, struct ot_references *references);
 /* Those of the rows that evaluations use. */
 const float *ot_references_of_eval(const struct ot_references *references, const struct ot_rows *rows);
 void ot_references_free(struct ot_references *references);

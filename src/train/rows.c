@@ -225,6 +225,15 @@ struct ot_data_fingerprint ot_rows_fingerprint(const struct ot_rows *rows) {
     return print;
 }
 
+int64_t ot_rows_find_prompt(const struct ot_rows *rows, int64_t tokens) {
+    for (int64_t i = 0; rows->eval && i < ot_dataset_rows(rows->eval_set); i++) {
+        struct ot_row row = ot_dataset_row(rows->eval_set, i);
+        if ((rows->eval_set != rows->data || rows->held_out[i]) && ot_row_prompt_tokens(&row) > tokens)
+            return i;
+    }
+    return -1;
+}
+
 /* ---- showing a row ---- */
 
 int ot_sample_view_print(const struct ot_session *session, const struct ot_rows *rows) {

@@ -8,7 +8,8 @@
  *               model, data, plan, [prediction]: before step 1
  *   resume      step, checkpoint, read_bytes, read_seconds: the run goes on with the next step
  *   step        step, epoch, loss, [reward_chosen, reward_rejected, reward_margin, reward_accuracy]
- *               (objectives that compare answers: kernels/ops_compare.h), grad_norm, clipped_norm, lr, tokens, trained_tokens, tokens_per_s,
+ *               (objectives that compare answers: kernels/ops_compare.h), grad_norm, clipped_norm, lr,
+ *               tokens, trained_tokens, tokens_per_s,
  *               seconds, gpu_bytes, host_bytes (in use), [nvme_read_bytes], [nvme_written_bytes] (since the
  *               step before), [loss_scale] (fp16), [skipped] (why), [spike]
  *   predicted_again   from_step, to_step (measured), first_step_seconds (predicted before step 1),

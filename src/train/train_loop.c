@@ -115,13 +115,6 @@ static int submit_step(struct loop *l) {
     return made > 0 ? log_result(l, l->of->report_again(l->of->session, l->of->log)) : made;
 }
 
-/* The means of a step's comparisons. */
-static struct ot_compare_means means_of(const struct loop *l, const struct ot_step_result *result) {
-    struct ot_objective objective = ot_plan_request_objective(l->of->session->options);
-    return objective.kind == OT_OBJECTIVE_SFT ? (struct ot_compare_means){0}
-                                              : ot_compare_mean(&objective, result->compared, 1);
-}
-
 static int record_step(struct loop *l, const struct flight *flight, const struct ot_step_result *result) {
     struct ot_device_usage usage;
     struct ot_store_usage moved;
@@ -133,7 +126,7 @@ static int record_step(struct loop *l, const struct flight *flight, const struct
                                     .epoch = flight->epoch,
                                     .loss = result->loss,
                                     .compares = l->of->session->options->objective != OT_OBJECTIVE_SFT,
-                                    .compared = means_of(l, result),
+                                    .compared = ot_step_means(l->of->session->options, result),
                                     .grad_norm = result->grad_norm,
                                     .clipped_norm = result->clipped_norm,
                                     .lr = flight->lr,
@@ -252,14 +245,6 @@ static int call_save_of_best(struct loop *l) {
     return 0;
 }
 
-static void show_evaluation(const struct loop *l, const struct ot_eval_result *result, bool best) {
-    char time[OT_TEXT_BYTES];
-    ot_log(OT_LOG_INFO, "eval %lld/%lld loss %.4f · accuracy %.2f %%%s · %lld rows in %s", (long long)l->done,
-           (long long)l->of->shape->lr.steps, result->loss, 100 * result->accuracy,
-           best && l->done ? " (best)" : "", (long long)result->rows,
-           ot_text_duration(result->seconds, time));
-}
-
 static int evaluate(struct loop *l) {
     struct ot_session *s = l->of->session;
     struct ot_evaluation evaluation = {.dataset = l->of->rows->eval_set,
@@ -282,7 +267,6 @@ static int evaluate(struct loop *l) {
     bool best = ot_eval_history_add(&l->out->history, l->done, &score, s->options->stop_early.delta);
     l->last_eval = ot_clock_seconds();
     find_early_stop(l);
-    show_evaluation(l, &result, best);
     struct ot_eval_report report = {.step = l->done,
                                     .loss = result.loss,
                                     .accuracy = result.accuracy,
@@ -291,6 +275,7 @@ static int evaluate(struct loop *l) {
                                     .trained_tokens = result.trained_tokens,
                                     .rows = result.rows,
                                     .seconds = result.seconds};
+    ot_progress_show_eval(&l->progress, &report, best && l->done > 0);
     OT_TRY(log_result(l, ot_is_rank0(s) ? ot_run_log_eval(l->of->log, &report) : 0));
     return call_save_of_best(l);
 }

@@ -12,6 +12,7 @@
 
 #include "src/base/random.h"
 #include "tests/cuda/cuda_fixture.h"
+#include "tests/kernels/compare_case.h"
 #include "tests/support/check.h"
 
 struct loss_shape {
@@ -74,6 +75,7 @@ static void run_loss(struct ops_fixture *f, const void *argument) {
     op.marks_hits = false;
     op.loss = ops_blank_values(f, OT_F32, s->rows);
     op.ld_grad = s->ld;
+    op.weights = s->rows > 2 ? ops_upload(f, OT_F32, (const float[]){1, 3, -0.5f, 1, -1}, s->rows) : NULL;
     op.grad =
         f->dtype == OT_F32 ? (void *)(uintptr_t)op.logits : ops_blank_values(f, f->dtype, s->rows * s->ld);
     f->ops->cross_entropy(f->lane, &op);
@@ -254,12 +256,26 @@ static void test_capped_logits(void **state) {
     free(logits);
 }
 
+/* Comparisons. The devices add an answer's losses in another order, in double: errors of some 60 u with u =
+ * 2^-53. The objective multiplies them by its second derivative, which is below 1 here. */
+static void test_comparisons(void **state) {
+    (void)state;
+    for (int kind = OT_OBJECTIVE_DPO; kind < OT_OBJECTIVES; kind++) {
+        struct compare_case c = compare_case_make((enum ot_objective_kind)kind);
+        struct cuda_pair p;
+        cuda_run(&p, compare_case_run, &c, OT_F32, 0);
+        cuda_check_close(&p, "weights", &(struct cuda_bound){.relative = 0x1p-23});
+        for (int i = 0; i < OT_COMPARE_SUMS; i++)
+            assert_true(fabs(compare_double(&p.cuda, "sums", i) - compare_double(&p.cpu, "sums", i)) < 1e-10);
+        cuda_close(&p);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_impossible),
-        cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_capped_logits),
+        cmocka_unit_test(test_shapes),      cmocka_unit_test(test_impossible),
+        cmocka_unit_test(test_not_finite),  cmocka_unit_test(test_capped_logits),
+        cmocka_unit_test(test_comparisons),
     };
     cuda_skip_without_device();
     return cmocka_run_group_tests_name("cuda_loss", tests, NULL, NULL);

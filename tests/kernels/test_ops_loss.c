@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu_ops.h"
-#include "tests/kernels/ops_fixture.h"
+#include "tests/kernels/compare_case.h"
 #include "tests/support/check.h"
 #include "tests/support/golden.h"
 
@@ -226,6 +226,136 @@ static void test_capped_loss_is_the_loss_of_capped_logits(void **state) {
     free(logits);
 }
 
+/* ---- weights of tokens ---- */
+
+/* A weight multiplies the gradient of its row and leaves the loss alone; 0.5 and 2 are exact. */
+static void run_weighted(struct ops_fixture *f, const void *argument) {
+    enum { ROWS = 3, VOCAB = 50 };
+    const float *weights = argument;
+    static const int32_t targets[ROWS] = {7, -1, 49};
+    float *logits = ops_random(9, ROWS * VOCAB, 2);
+    struct ot_cross_entropy op = {.rows = ROWS,
+                                  .vocab = VOCAB,
+                                  .ld = VOCAB,
+                                  .ld_grad = VOCAB,
+                                  .targets = ops_upload_ids(f, targets, ROWS),
+                                  .logits = ops_upload(f, OT_F32, logits, ROWS * VOCAB),
+                                  .loss = ops_blank_values(f, OT_F32, ROWS),
+                                  .grad = ops_blank_values(f, OT_F32, ROWS * VOCAB),
+                                  .grad_dtype = OT_F32,
+                                  .grad_scale = 0.25f,
+                                  .weights = weights ? ops_upload(f, OT_F32, weights, ROWS) : NULL};
+    f->ops->cross_entropy(f->lane, &op);
+    ops_collect(f, "loss", OT_F32, op.loss, ROWS);
+    ops_collect(f, "grad", OT_F32, op.grad, ROWS * VOCAB);
+    free(logits);
+}
+
+static void weights_multiply_gradients(void **state) {
+    (void)state;
+    static const float weights[] = {-2, 3, 0.5f};
+    struct ops_fixture plain, weighted;
+    ops_open(&plain, 1, OT_F32);
+    ops_open(&weighted, 2, OT_F32);
+    run_weighted(&plain, NULL);
+    run_weighted(&weighted, weights);
+    assert_memory_equal(ops_result(&plain, "loss", NULL), ops_result(&weighted, "loss", NULL),
+                        3 * sizeof(float));
+    for (int i = 0; i < 150; i++)
+        assert_true(ops_result(&weighted, "grad", NULL)[i] ==
+                    ops_result(&plain, "grad", NULL)[i] * weights[i / 50]);
+    ops_close(&plain);
+    ops_close(&weighted);
+}
+
+/* ---- comparisons ---- */
+
+/* The loss of a case, without the op's sums. l: the log-probabilities. */
+static double loss_of(const struct compare_case *c, const double *l, double z) {
+    double sum = 0;
+    for (int i = 0; i < COMPARE_N; i++)
+        sum += ot_compare_loss(&c->objective, &c->comparisons[i], l + 2 * i, z).loss;
+    return sum;
+}
+
+/* A token's weight is the derivative of the loss with respect to the token's loss; tokens outside of answers
+ * have none. Derivatives are taken from differences: the error of 1e-4 squared, and of rounding. */
+static void check_weights(const struct compare_case *c, const struct ops_fixture *f, double *l, double z) {
+    const float *weights = ops_result(f, "weights", NULL);
+    int32_t at = 0;
+    for (int i = 0; i < 2 * COMPARE_N; i++) {
+        const struct ot_comparison *one = &c->comparisons[i / 2];
+        int32_t begin = i % 2 ? one->middle : one->begin, end = i % 2 ? one->end : one->middle;
+        double was = l[i], above, below;
+        l[i] = was + 1e-4;
+        above = loss_of(c, l, z);
+        l[i] = was - 1e-4;
+        below = loss_of(c, l, z);
+        l[i] = was;
+        for (; at < begin; at++)
+            assert_true(weights[at] == 0);
+        for (; at < end; at++)
+            if (!(fabs((double)weights[at] + (above - below) / 2e-4) < 1e-6))
+                fail_msg("%s: token %d weighs %g, not %g", ot_objective_name(c->objective.kind), at,
+                         (double)weights[at], -(above - below) / 2e-4);
+    }
+    for (; at < COMPARE_TOKENS; at++)
+        assert_true(weights[at] == 0);
+}
+
+static void weights_are_derivatives(void **state) {
+    (void)state;
+    for (int kind = OT_OBJECTIVE_DPO; kind < OT_OBJECTIVES; kind++) {
+        struct compare_case c = compare_case_make((enum ot_objective_kind)kind);
+        struct ops_fixture f;
+        double l[2 * COMPARE_N] = {0}, z = 0, good = 0;
+        ops_open(&f, 1, OT_F32);
+        compare_case_run(&f, &c);
+        for (int i = 0; i < 2 * COMPARE_N; i++) {
+            const struct ot_comparison *one = &c.comparisons[i / 2];
+            for (int t = i % 2 ? one->middle : one->begin; t < (i % 2 ? one->end : one->middle); t++)
+                l[i] -= (double)c.losses[t];
+            assert_true(compare_double(&f, "answers", i) == l[i]);
+            if (kind == OT_OBJECTIVE_KTO && i % 2)
+                z += (l[i] - (double)one->reference[1]) / COMPARE_N;
+            good += i % 2 == 0 && (kind != OT_OBJECTIVE_KTO || one->good);
+        }
+        z = fmax(z, 0);
+        assert_true(kind != OT_OBJECTIVE_KTO || z > 0.1); /* the case has a shift */
+        assert_true(fabs(compare_double(&f, "sums", OT_COMPARE_LOSS) - loss_of(&c, l, z)) < 1e-9);
+        assert_true(compare_double(&f, "sums", OT_COMPARE_GOOD) == good);
+        check_weights(&c, &f, l, z);
+        ops_close(&f);
+    }
+}
+
+/* Known values, and the ends of the formulas. */
+static void losses_of_comparisons(void **state) {
+    (void)state;
+    struct ot_objective o = {.kind = OT_OBJECTIVE_DPO, .beta = 0.5, .weights = {1, 1}};
+    struct ot_comparison c = {0, 4, 8, {2, 4}, {-3, -5}, 1};
+    struct ot_comparison_loss got = ot_compare_loss(&o, &c, (const double[]){-1, -7}, 0);
+    assert_true(fabs(got.loss - log1p(exp(-2))) < 1e-12 && got.reward[0] == 1 && got.reward[1] == -1);
+    got = ot_compare_loss(&o, &c, (const double[]){-4e4, 0}, 0);
+    assert_true(fabs(got.loss - 0.5 * 4e4 - 1) < 1 && isfinite(got.loss)); /* far on the wrong side */
+    o.kind = OT_OBJECTIVE_ORPO;
+    got = ot_compare_loss(&o, &c, (const double[]){0, -4}, 0); /* a certain answer has no odds */
+    assert_true(isfinite(got.loss) && isfinite(got.slope[0]) && isfinite(got.slope[1]));
+    o.kind = OT_OBJECTIVE_KTO;
+    got = ot_compare_loss(&o, &c, (const double[]){-1, 0}, 1);
+    assert_true(fabs(got.loss - 1 / (1 + exp(0.5))) < 1e-12 && got.slope[0] < 0 && got.slope[1] == 0);
+    c.good = 0;
+    got = ot_compare_loss(&o, &c, (const double[]){-1, 0}, 1);
+    assert_true(fabs(got.loss - 1 / (1 + exp(-0.5))) < 1e-12 && got.slope[0] > 0);
+    double sums[OT_COMPARE_SUMS] = {0};
+    ot_compare_add(&o, &c, &got, sums); /* a bad answer with a positive reward is not right */
+    assert_true(sums[OT_COMPARE_REJECTED] == 1 && sums[OT_COMPARE_RIGHT] == 0 && sums[OT_COMPARE_GOOD] == 0);
+    struct ot_compare_means means = ot_compare_mean(&o, sums, 1);
+    assert_true(means.chosen == 0 && means.rejected == 1 && means.right == 0);
+    const double below[] = {0, -9}; /* z is never negative */
+    assert_true(ot_compare_shift(&o, &c, below, 1) == 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cross_entropy),
@@ -233,6 +363,9 @@ int main(void) {
         cmocka_unit_test(test_softcap),
         cmocka_unit_test(test_softcap_edges),
         cmocka_unit_test(test_capped_loss_is_the_loss_of_capped_logits),
+        cmocka_unit_test(weights_multiply_gradients),
+        cmocka_unit_test(weights_are_derivatives),
+        cmocka_unit_test(losses_of_comparisons),
     };
     return cmocka_run_group_tests_name("loss", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Objectives that compare answers: 20 steps against TRL (scripts/golden/objectives.py), over several cuts into
- * micro-batches. */
+/* Objectives that compare answers: 20 steps against TRL (scripts/golden/objectives.py), over several cuts
+ * into micro-batches. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -343,8 +343,7 @@ static void eval_agrees_with_training(void **state) {
     }
     check_ok(ot_engine_submit(b.engine, &batch.input));
     check_ok(ot_engine_result(b.engine, &r));
-    assert_true(fabs(r.loss - sum / (double)batch.input.n_losses) <
-                1e-6); /* fp32 losses, summed in double */
+    assert_true(fabs(r.loss - sum / (double)batch.input.n_losses) < 1e-6); /* fp32 losses, summed in double */
     close_bench(&b);
 }
 
