@@ -375,7 +375,6 @@ static int keep_model(struct train *t, const struct ot_checkpoint_record *end) {
     int rc = ot_result_write(&t->result, end);
     if (rc < 0)
         return ot_rescue_save(&t->rescue, rc == -OT_E_COMM ? NULL : rescued(end), rc);
-    ot_references_forget(out);
     rc = ot_finished_drop_log(out);
     if (rc == 0)
         rc = ot_saver_complete(t->saver);
@@ -571,6 +570,8 @@ int ot_command_train(const struct ot_options *options) {
     bool is_stuck = t->session.engine && ot_engine_is_stuck(t->session.engine);
     if (!is_stuck)
         ot_saver_close(t->saver);
+    if (rc == 0 && t->references.data && writes_out(t))
+        ot_references_forget(t->session.options->out, t->checkpoints);
     int flushed = t->log ? ot_run_log_flush(t->log) : 0; /* also after a failure: the log has all records */
     if (rc == 0)
         ot_error_save(&why, flushed);

@@ -15,7 +15,7 @@
 #include "src/base/hash.h"
 #include "src/base/log.h"
 #include "src/base/minmax.h"
-#include "src/base/signals.h"
+#include "src/checkpoint/reader.h"
 #include "src/data/batch.h"
 #include "src/session/session_ranks.h"
 
@@ -32,6 +32,16 @@ struct file {
 
 static int fail(const struct file *file, const char *what) {
     return ot_fail_errno(OT_E_IO, errno, "%s: cannot %s", file->path, what);
+}
+
+/* A run that goes on no longer has the weights of its reference. */
+static int refuse(const char *path) {
+    return ot_fail(
+        OT_E_INPUT,
+        "%s: it does not have the log-probabilities of all rows by this run's reference, and they "
+        "cannot be computed again, because the weights have been trained since. Bring the file back, "
+        "or start anew with --resume never",
+        path);
 }
 
 static void make_header(uint32_t print, unsigned char header[HEADER_BYTES]) {
@@ -71,30 +81,52 @@ static int write_record(struct file *file, uint32_t n, const float *numbers) {
     return 0;
 }
 
-/* Opens the file. If it is of another run, it begins anew; for a resumed run that is an error. */
-static int open_file(struct file *file, const char *out, uint32_t print, bool resumes) {
-    unsigned char want[HEADER_BYTES], have[HEADER_BYTES];
+static int find_path(const char *out, char path[PATH_MAX]) {
+    if (snprintf(path, PATH_MAX, "%s/%s", out, file_name) < PATH_MAX)
+        return 0;
+    return ot_fail(OT_E_USAGE, "--out %s: the path is too long", out);
+}
+
+static bool has_header(const struct file *file, const unsigned char want[HEADER_BYTES]) {
+    unsigned char have[HEADER_BYTES];
+    return ot_read_at(file->fd, have, sizeof have, 0) == HEADER_BYTES && memcmp(have, want, sizeof have) == 0;
+}
+
+/* Replaces the content, which is of another run. */
+static int replace(const struct file *file, const void *data, size_t bytes) {
+    int rc = ftruncate(file->fd, 0) < 0 ? -errno : ot_write_at(&ot_io_system, file->fd, data, bytes, 0);
+    return rc < 0 ? ot_fail_errno(OT_E_IO, -rc, "%s: cannot write", file->path) : 0;
+}
+
+/* For a run that goes on from a checkpoint of another OUT: copies the file from there, if it is there. */
+static int bring(const struct file *file, const char *checkpoint) {
+    char from[PATH_MAX], *text;
+    size_t bytes;
+    if (snprintf(from, sizeof from, "%s/../../%s", checkpoint, file_name) >= (int)sizeof from ||
+        ot_read_file(from, SIZE_MAX, &text, &bytes) < 0)
+        return 0;
+    int rc = replace(file, text, bytes);
+    free(text);
+    return rc;
+}
+
+/* Opens the file. If it is of another run, it begins anew. checkpoint: that of a run that goes on, which must
+ * have the file; NULL: a new run. */
+static int open_file(struct file *file, const char *out, uint32_t print, const char *checkpoint) {
+    unsigned char want[HEADER_BYTES];
     make_header(print, want);
-    file->fd = -1;
-    file->at = HEADER_BYTES;
+    *file = (struct file){.fd = -1, .at = HEADER_BYTES};
     if (!out)
         return 0;
-    if (snprintf(file->path, sizeof file->path, "%s/%s", out, file_name) >= (int)sizeof file->path)
-        return ot_fail(OT_E_USAGE, "--out %s: the path is too long", out);
+    OT_TRY(find_path(out, file->path));
     file->fd = open(file->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (file->fd < 0)
         return fail(file, "open the log-probabilities of the reference");
-    if (ot_read_at(file->fd, have, sizeof have, 0) == HEADER_BYTES && memcmp(have, want, sizeof want) == 0)
+    if (!has_header(file, want) && checkpoint)
+        OT_TRY(bring(file, checkpoint));
+    if (has_header(file, want))
         return 0;
-    if (resumes)
-        return ot_fail(
-            OT_E_INPUT,
-            "%s: it does not have the log-probabilities of this run's reference, and they cannot be "
-            "computed again: the weights have been trained since. Bring the file back, or start anew "
-            "with another --out",
-            file->path);
-    int rc = ftruncate(file->fd, 0) < 0 ? -errno : ot_write_at(&ot_io_system, file->fd, want, sizeof want, 0);
-    return rc < 0 ? ot_fail_errno(OT_E_IO, -rc, "%s: cannot write", file->path) : 0;
+    return checkpoint ? refuse(file->path) : replace(file, want, sizeof want);
 }
 
 static int close_file(struct file *file, int rc) {
@@ -118,7 +150,6 @@ struct pass {
     int64_t micro_sequences, most; /* most comparisons of a micro-batch */
     float *losses;                 /* [tokens of a micro-batch] */
     float *mine, *all;             /* [most][2], and of all ranks */
-    bool resumes;
 };
 
 /* The log-probabilities of the comparisons of a micro-batch, as ot_compare adds them. */
@@ -197,48 +228,22 @@ static int run_round(const struct pass *p, int64_t first, int64_t micros) {
     return 0;
 }
 
-/* All ranks do what rank 0 says. */
-static int agree_to_stop(const struct pass *p, int *stop) {
-    *stop = ot_stop_requested();
-    struct ot_comm *comm = p->session->ranks.comm;
-    int all[OT_MAX_RANKS];
-    if (!comm)
-        return 0;
-    OT_TRY(ot_comm_all_gather_host(comm, stop, sizeof *stop, all));
-    for (int r = 0; r < ot_comm_ranks(comm); r++)
-        *stop = *stop || all[r];
-    return 0;
-}
-
 static int run_pass(const struct pass *p) {
     struct ot_comm *comm = p->session->ranks.comm;
     int64_t micros = ot_batcher_steps_per_epoch(p->batcher), done = read_records(p, micros);
-    int stop = 0;
     if (comm)
         OT_TRY(ot_comm_broadcast_host(comm, &done, sizeof done, 0));
-    if (done < micros && p->resumes)
-        return ot_fail(
-            OT_E_INPUT,
-            "%s: it does not have the log-probabilities of all rows by the reference, and they cannot "
-            "be computed again: the weights have been trained since. Bring the whole file back, or "
-            "start anew with another --out",
-            p->file ? p->file->path : "rank 0's reference.bin");
+    if (done < micros && p->session->model.restored)
+        return refuse(p->file ? p->file->path : file_name);
     int64_t together = ot_engine_runs_together(p->session->engine) || !comm ? 1 : ot_comm_ranks(comm);
-    for (int64_t first = done; first < micros && !stop; first += together) {
+    for (int64_t first = done; first < micros; first += together) {
         char line[64];
         snprintf(line, sizeof line, "reference: %d %%", (int)(100 * first / micros));
         if (!p->session->options->quiet)
             ot_log_set_status(line);
-        OT_TRY(agree_to_stop(p, &stop));
-        if (!stop)
-            OT_TRY(run_round(p, first, micros));
+        OT_TRY(run_round(p, first, micros));
     }
     ot_log_set_status("");
-    if (stop)
-        return ot_fail(OT_E_INTERRUPT,
-                       "stopped before step 1, while the reference's log-probabilities were "
-                       "computed: nothing was trained%s",
-                       p->file && p->file->fd >= 0 ? "; the same command goes on from here" : "");
     return comm ? ot_comm_broadcast_host(comm, p->numbers,
                                          2 * (size_t)ot_dataset_rows(p->dataset) * sizeof *p->numbers, 0)
                 : 0;
@@ -246,8 +251,8 @@ static int run_pass(const struct pass *p) {
 
 /* Computes or reads the numbers of all rows of a dataset. */
 static int make_numbers(const struct ot_session *session, const struct ot_dataset *dataset, int64_t seq_len,
-                        struct file *file, bool resumes, float **out) {
-    struct pass p = {.session = session, .dataset = dataset, .file = file, .resumes = resumes};
+                        struct file *file, float **out) {
+    struct pass p = {.session = session, .dataset = dataset, .file = file};
     struct ot_packing_config packing = {
         .dataset = dataset, .seq_len = seq_len, .one_row = !session->options->pack};
     int64_t sequences = session->options->micro_batch, tokens = sequences * seq_len;
@@ -299,16 +304,17 @@ static uint32_t find_print(const struct ot_session *session, const struct ot_row
 int ot_references_make(const struct ot_session *session, const struct ot_rows *rows,
                        const struct ot_run_identity *identity, struct ot_references *references) {
     const char *out = session->options->no_save ? NULL : session->options->out;
-    bool resumes = session->model.restored != NULL;
+    struct ot_checkpoint *restored = session->model.restored;
     *references = (struct ot_references){0};
     if (!ot_objective_has_reference((enum ot_objective_kind)session->options->objective))
         return 0;
     struct file file, *mine = ot_is_rank0(session) ? &file : NULL;
     if (mine)
-        OT_TRY(open_file(mine, out, find_print(session, rows, identity), resumes));
-    int rc = make_numbers(session, rows->data, rows->seq_len, mine, resumes, &references->data);
+        OT_TRY(open_file(mine, out, find_print(session, rows, identity),
+                         restored ? ot_checkpoint_dir(restored) : NULL));
+    int rc = make_numbers(session, rows->data, rows->seq_len, mine, &references->data);
     if (rc == 0 && rows->own_eval)
-        rc = make_numbers(session, rows->own_eval, rows->seq_len, mine, resumes, &references->own_eval);
+        rc = make_numbers(session, rows->own_eval, rows->seq_len, mine, &references->own_eval);
     return mine ? close_file(mine, rc) : rc;
 }
 
@@ -322,8 +328,8 @@ void ot_references_free(struct ot_references *references) {
     *references = (struct ot_references){0};
 }
 
-void ot_references_forget(const char *out) {
+void ot_references_forget(const char *out, const char *checkpoints) {
     char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/%s", out, file_name) < (int)sizeof path)
+    if (access(checkpoints, F_OK) < 0 && find_path(out, path) == 0)
         (void)unlink(path);
 }

@@ -7,9 +7,9 @@
  *
  * The rows are packed as for an evaluation, so the numbers do not depend on the plan, on the ranks, or on
  * where an earlier pass was stopped. The file has a record for each micro-batch, with a checksum, after a
- * header with the fingerprint of weights, rows, sequence length and micro-batch. A pass that was stopped or
- * killed goes on after the last whole record. The file belongs to the run: it is removed when OUT has the
- * result.
+ * header with the fingerprint of weights, rows, sequence length and micro-batch. A pass that was killed, also
+ * by a request to stop, goes on after the last whole record. A run that goes on from a checkpoint of another
+ * OUT takes the file from there. The file stays as long as there are checkpoints.
  *
  *     header   "OTREFER1", fingerprint u32, crc u32 of the 12 bytes before
  *     record   crc u32 of the rest, n u32, then 2 n fp32: of the micro-batch's comparisons in order
@@ -28,7 +28,7 @@ struct ot_references {
 };
 
 /* Makes or reads them, once the session is started. With --no-save nothing is kept. If the session was
- * restored from a checkpoint, all must be in the file. Errors: OT_E_INTERRUPT (asked to stop), OT_E_INPUT
+ * restored from a checkpoint, all must be in the file. Errors: OT_E_INPUT
  * (the file of a restored run is missing or of another run), OT_E_IO, OT_E_BUDGET, OT_E_COMM, as
  * ot_engine_eval. `references` needs ot_references_free in either case. */
 int ot_references_make(const struct ot_session *session, const struct ot_rows *rows,
@@ -36,7 +36,7 @@ int ot_references_make(const struct ot_session *session, const struct ot_rows *r
 /* Those of the rows that evaluations use. */
 const float *ot_references_of_eval(const struct ot_references *references, const struct ot_rows *rows);
 void ot_references_free(struct ot_references *references);
-/* Removes the file, if there is one. */
-void ot_references_forget(const char *out);
+/* Once the run is finished: removes the file, unless `checkpoints` exists, from which a run may go on. */
+void ot_references_forget(const char *out, const char *checkpoints);
 
 #endif

@@ -1,0 +1,134 @@
+"""Objectives that compare answers: a run has the same bits on several ranks and placements, after a stop, and after its
+pass of the reference was killed; the reference's file is needed, moved and removed; wrong options and rows are named."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import program
+from program import SMALL, read_bytes, write_rows
+
+USAGE, INPUT = 2, 3
+
+
+def pairs(n):
+    rows = program.sql_rows(n)
+    return [{"question": row["question"], "context": row["context"], "chosen": row["answer"],
+             "rejected": rows[(5 * i + 1) % n]["answer"] + " LIMIT 1"} for i, row in enumerate(rows)]
+
+
+class Objectives(program.ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.pairs = write_rows(cls.path("pairs.jsonl"), pairs(40))
+        cls.labels = write_rows(cls.path("labels.jsonl"), [{"prompt": row["question"] + "\n", "completion": row["chosen"],
+                                                           "label": i % 3 != 0} for i, row in enumerate(pairs(40))])
+
+    def words(self, out, *words, rows=None, steps=4):
+        return ("train", *SMALL, "--no-forecast", "--micro-batch", "1", "--steps", str(steps), "--data", rows or self.pairs,
+                "--out", self.path(out), *words)
+
+    def run_of(self, out, *words, **more):
+        """The weights and the log's steps."""
+        self.succeed(*self.words(out, *words, **more))
+        with open(self.path(out + "/log.jsonl")) as file:
+            events = [json.loads(line) for line in file]
+        return (read_bytes(self.path(out + "/model.safetensors")),
+                [{k: e[k] for k in ("step", "loss", "reward_chosen", "reward_rejected", "reward_accuracy", "grad_norm")}
+                 for e in events if e["event"] == "step"])
+
+    def test_bits_do_not_depend_on_plan_or_ranks(self):
+        for objective, rows in (("dpo", self.pairs), ("kto", self.labels)):
+            words = ["--objective", objective, "--device", "cpu"]
+            whole = self.run_of(objective, *words, rows=rows)
+            self.assertNotEqual(whole[1][0]["loss"], whole[1][3]["loss"])
+            self.assertTrue(any(abs(s["reward_chosen"]) > 1e-3 for s in whole[1]), whole[1])
+            ways = {"host": ["--home", "weights=host,state=host,activations=host", "--recompute", "all"],
+                    "stages": ["--gpus", "2", "--shard", "stages"]}
+            for name, more in ways.items():
+                with self.subTest(f"{objective} {name}"):
+                    self.assertEqual(self.run_of(f"{objective}-{name}", *words, *more, rows=rows), whole)
+            world = self.run_of(objective + "-world", *words, "--deterministic", "world", rows=rows)
+            for ranks in ("2", "4"):
+                with self.subTest(f"{objective} {ranks} ranks"):
+                    self.assertEqual(self.run_of(f"{objective}-{ranks}", *words, "--deterministic", "world", "--gpus", ranks,
+                                                 rows=rows), world)
+
+    def test_a_resumed_run_needs_its_reference(self):
+        words = ["--objective", "ipo", "--save-every", "2", "--keep", "9", "--eval-every", "2"]
+        whole = self.run_of("whole", *words)
+        self.assertTrue(os.path.exists(self.path("whole/reference.bin")))  # its checkpoints are kept
+        step = self.path("whole/checkpoints/step-00000002")
+        self.succeed(*self.words("other", *words, "--resume", step))
+        self.assertEqual(read_bytes(self.path("other/model.safetensors")), whole[0])
+        data = read_bytes(self.path("whole/reference.bin"))
+        for name, damage in (("missing", None), ("cut", data[:-3]), ("wrong", data[:40] + b"x" + data[41:]),
+                             ("foreign", b"OTREFER1" + data[12:16] + data[12:])):
+            with self.subTest(name):
+                os.remove(self.path("whole/reference.bin"))
+                if damage is not None:
+                    with open(self.path("whole/reference.bin"), "wb") as file:
+                        file.write(damage)
+                shutil.rmtree(self.path("third"), ignore_errors=True)
+                self.fails_at_the_end(self.words("third", *words, "--resume", step), INPUT, "cannot be computed again")
+                with open(self.path("whole/reference.bin"), "wb") as file:
+                    file.write(data)
+        self.run_of("alone", "--objective", "ipo")
+        self.assertFalse(os.path.exists(self.path("alone/reference.bin")))
+
+    def fails_at_the_end(self, words, code, phrase):
+        result = program.run(*words)
+        self.assertEqual(result.code, code, result.err)
+        self.assertIn(phrase, result.err.splitlines()[-1])
+
+    def test_a_pass_that_was_killed_goes_on(self):
+        rows = write_rows(self.path("many.jsonl"), pairs(400))
+        words = ["--objective", "dpo", "--eval-data", self.pairs]
+        whole = self.run_of("unkilled", *words, "--keep", "9", "--save-every", "2", rows=rows, steps=2)
+        wanted = read_bytes(self.path("unkilled/reference.bin"))
+        process = subprocess.Popen([program.PROGRAM, *self.words("killed", *words, rows=rows, steps=2)], stderr=subprocess.PIPE)
+        path, deadline = self.path("killed/reference.bin"), time.monotonic() + 60
+        while time.monotonic() < deadline and not (os.path.exists(path) and os.path.getsize(path) > 100):
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        left = read_bytes(path)
+        self.assertTrue(wanted.startswith(left[:len(left) - len(left) % 4 - 64]), len(left))
+        with open(path, "r+b") as file:  # the last record is not whole
+            file.truncate(len(left) // 2 + 3)
+        before = os.stat(path).st_ino
+        again = self.run_of("killed", *words, "--keep", "9", "--save-every", "2", rows=rows, steps=2)
+        self.assertEqual(again, whole)
+        self.assertEqual(read_bytes(path), wanted)
+        self.assertEqual(os.stat(path).st_ino, before)
+
+    def test_adapters_begin_at_the_reference(self):
+        # A new adapter changes nothing, so the first step has no margin but rounding.
+        words = ["--lora", "r=4", "--objective", "dpo", "--no-save", "--json", "--init", "random"]
+        events = self.succeed("train", *SMALL, "--no-forecast", "--steps", "3", "--data", self.pairs, *words).events()
+        steps = [e for e in events if e["event"] == "step"]
+        self.assertAlmostEqual(steps[0]["loss"], 0.6931472, 5)
+        self.assertLess(abs(steps[0]["reward_margin"]), 1e-4)
+
+    def test_faults_are_named(self):
+        for code, phrase, words in (
+                (USAGE, "--gamma has no effect with --objective dpo; it is for simpo", ["--objective", "dpo", "--gamma", "1"]),
+                (USAGE, "--beta has no effect with --objective sft", ["--beta", "1"]),
+                (USAGE, "--sft-weight has no effect with --objective kto", ["--objective", "kto", "--sft-weight", "1"]),
+                (USAGE, "contradict", ["--objective", "dpo", "--train-on-prompt"]),
+                (USAGE, "--dpo", ["--dpo"])):
+            with self.subTest(phrase):
+                self.fail_with(code, phrase, *self.words("faults", *words))
+        rows = write_rows(self.path("plain.jsonl"), program.sql_rows(5))
+        self.fails_at_the_end(self.words("faults", "--objective", "dpo", rows=rows), INPUT, "key 'chosen' is missing")
+        self.fails_at_the_end(self.words("faults"), INPUT, "give --objective dpo")
+        self.succeed(*self.words("once", "--objective", "orpo"))
+        self.fails_at_the_end(self.words("once", "--objective", "dpo", steps=9), USAGE, "--objective")
+
+
+if __name__ == "__main__":
+    program.main()
