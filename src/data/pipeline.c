@@ -183,7 +183,10 @@ int ot_pipeline_make(const struct ot_pipeline *p, const char *text, size_t bytes
     if (p->objective == OT_OBJECTIVE_KTO)
         config.seq_len /= 2;
     bool split = ot_format_kind(p->format) == OT_ROW_TEXT && p->objective == OT_OBJECTIVE_SFT;
-    return ot_sample_make(&config, &scratch->rendered, split, where, &scratch->sample);
+    OT_TRY(ot_sample_make(&config, &scratch->rendered, split, where, &scratch->sample));
+    if (p->objective == OT_OBJECTIVE_KTO)
+        scratch->sample.whole_tokens *= 2; /* it has half of a sequence */
+    return 0;
 }
 
 /* ---- columns ---- */

@@ -38,7 +38,7 @@ int ot_sample_append(struct ot_sample *s, const struct ot_sample *other, const c
     s->piece_tokens = s->n_tokens;
     s->trained += other->trained;
     s->truncated = s->truncated || other->truncated;
-    s->whole_tokens += other->whole_tokens;
+    s->whole_tokens = 2 * ot_max(s->whole_tokens, other->whole_tokens);
     s->straddles = s->straddles || other->straddles;
     return 0;
 }

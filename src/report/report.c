@@ -12,6 +12,7 @@
 #include "src/base/units.h"
 #include "src/report/forecast.h"
 #include "src/report/table.h"
+#include "src/session/plan_request.h"
 #include "src/session/chat_choice.h"
 #include "src/session/device.h"
 #include "src/session/measure.h"
@@ -189,7 +190,7 @@ static void print_notes(const struct ot_session *s, const struct ot_dataset *dat
 static void warn_truncated(const struct ot_session *s, const char *path, const struct ot_data_stats *stats,
                            int64_t seq_len) {
     char longest[OT_TEXT_BYTES], cut[OT_TEXT_BYTES];
-    int64_t most = ot_model_longest_row(&s->model.config);
+    int64_t most = ot_model_longest_row(&s->model.config) * (s->options->objective ? 2 : 1);
     if (stats->truncated * 100 <= stats->rows)
         return;
     ot_text_count(stats->longest_whole, longest);
@@ -234,6 +235,27 @@ static void print_data(const struct ot_report *r) {
 
 /* ---- the plan ---- */
 
+static void print_objective(const struct ot_report *r) {
+    const struct ot_objective o = ot_plan_request_objective(r->session->options);
+    const struct ot_data_stats *stats = ot_dataset_stats(r->rows->data);
+    char line[OT_TABLE_LINE_BYTES], rows[OT_TEXT_BYTES];
+    int n = snprintf(line, sizeof line, "%s, beta %g", ot_objective_name(o.kind), o.beta);
+    if (o.kind == OT_OBJECTIVE_SIMPO)
+        n += snprintf(line + n, sizeof line - (size_t)n, ", gamma %g", o.gamma);
+    if (o.smoothing > 0)
+        n += snprintf(line + n, sizeof line - (size_t)n, ", label smoothing %g", o.smoothing);
+    if (o.sft_weight > 0)
+        n += snprintf(line + n, sizeof line - (size_t)n, ", sft weight %g", o.sft_weight);
+    if (o.kind == OT_OBJECTIVE_KTO)
+        n +=
+            snprintf(line + n, sizeof line - (size_t)n, ", weights %g and %g · %lld of %lld answers are good",
+                     o.weights[0], o.weights[1], (long long)stats->good, (long long)stats->kept);
+    if (ot_objective_has_reference(o.kind))
+        snprintf(line + n, sizeof line - (size_t)n, " · reference: this model, in one pass over %s rows",
+                 ot_text_count(stats->kept, rows));
+    ot_log(OT_LOG_INFO, "        objective %s", line);
+}
+
 static void print_shape(const struct ot_report *r) {
     const struct ot_options *o = r->session->options;
     const struct ot_plan *plan = &r->session->plan.chosen;
@@ -263,6 +285,8 @@ static void print_shape(const struct ot_report *r) {
            (long long)((shape->step_sequences + o->micro_batch - 1) / o->micro_batch),
            (long long)o->micro_batch, ot_plural(o->micro_batch), ot_report_rounds(plan, rounds),
            ot_report_kept(plan, n_layers, line));
+    if (o->objective != OT_OBJECTIVE_SFT)
+        print_objective(r);
     ot_log(OT_LOG_INFO, "        homes   %s", ot_report_homes(plan, line));
     ot_log(OT_LOG_INFO, "        updates %s", ot_report_engines(plan, line));
     if (*ot_report_experts(ot_model_chain(r->session->model.built), plan, line))

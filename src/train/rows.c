@@ -35,7 +35,7 @@ static struct ot_dataset_config rows_config(const struct ot_session *session, co
         .train_prompt = o->train_on_prompt,
         .no_eos = o->no_eos,
         .pairs = ot_model_has_pairs(&session->model.config),
-        .objective = o->command == OT_COMMAND_TRAIN ? (enum ot_objective_kind)o->objective : OT_OBJECTIVE_SFT,
+        .objective = (enum ot_objective_kind)o->objective,
         .skip_bad = o->skip_bad,
         .pool = session->machine.pool,
         .progress = o->quiet ? NULL : show_progress,
