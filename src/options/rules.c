@@ -118,6 +118,22 @@ static bool is_off(const struct ot_option *option, const void *field) {
     }
 }
 
+/* Options that have an effect with these objectives alone. */
+static const struct {
+    const char *option, *objectives;
+} of_objectives[] = {{"beta", "dpo ipo simpo orpo kto"}, {"gamma", "simpo"},
+                     {"label-smoothing", "dpo simpo"},   {"sft-weight", "dpo ipo simpo"},
+                     {"desirable-weight", "kto"},        {"undesirable-weight", "kto"}};
+enum { N_OF_OBJECTIVES = sizeof of_objectives / sizeof *of_objectives };
+
+static bool has_another_objective(const struct ot_options *o, const char *option) {
+    for (size_t i = 0; i < N_OF_OBJECTIVES; i++)
+        if (strcmp(of_objectives[i].option, option) == 0)
+            return !ot_words_have(of_objectives[i].objectives,
+                                  ot_objective_name((enum ot_objective_kind)o->objective));
+    return false;
+}
+
 /* True if the user gave the option and did not turn it off. */
 static bool is_active(const struct ot_options *options, const char *name) {
     const struct ot_option *option;
@@ -138,6 +154,8 @@ static bool is_greedy(const struct ot_options *options) {
 
 bool ot_option_overruled(const struct ot_options *options, const char *name) {
     if (is_greedy(options) && (strcmp(name, "top-p") == 0 || strcmp(name, "seed") == 0))
+        return true;
+    if (has_another_objective(options, name))
         return true;
     for (struct walk w = {.rule = dependent}; next_pair(&w, options->command);)
         if (strcmp(w.a, name) == 0 && !is_met(options, w.a, w.b))
@@ -325,23 +343,18 @@ static int check_evaluations(const struct ot_options *o) {
     return 0;
 }
 
-/* Options of objectives have no effect with the others. */
 static int check_objective(const struct ot_options *o) {
-    static const struct {
-        const char *option, *objectives;
-    } of[] = {{"beta", "dpo ipo simpo orpo kto"}, {"gamma", "simpo"},
-              {"label-smoothing", "dpo simpo"},   {"sft-weight", "dpo ipo simpo"},
-              {"desirable-weight", "kto"},        {"undesirable-weight", "kto"}};
     const char *name = ot_objective_name((enum ot_objective_kind)o->objective);
-    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
-        if (ot_options_given(o, of[i].option) && !ot_words_have(of[i].objectives, name))
-            return ot_fail(OT_E_USAGE, "--%s has no effect with --objective %s; it is for %s", of[i].option,
-                           name, of[i].objectives);
+    for (size_t i = 0; i < N_OF_OBJECTIVES; i++)
+        if (ot_options_given(o, of_objectives[i].option) && !ot_words_have(of_objectives[i].objectives, name))
+            return ot_fail(OT_E_USAGE, "--%s has no effect with --objective %s; it is for %s",
+                           of_objectives[i].option, name, of_objectives[i].objectives);
     if (o->objective != OT_OBJECTIVE_SFT && o->train_on_prompt)
-        return ot_fail(OT_E_USAGE,
-                       "--train-on-prompt and --objective %s contradict each other: answers are "
-                       "compared, not prompts",
-                       name);
+        return ot_fail(
+            OT_E_USAGE,
+            "--train-on-prompt and --objective %s contradict each other: answers are compared, not "
+            "prompts",
+            name);
     return 0;
 }
 

@@ -1,5 +1,6 @@
-/* Rows of objectives that compare answers: both answers of a row, the prompt that they share, what is cut, the
- * other answers of KTO, and the comparisons of a micro-batch. Tokens are bytes; BOS is 256, EOS is 257. */
+/* Rows of objectives that compare answers: both answers of a row, the prompt that they share, what is cut,
+ * the other answers of KTO, and the comparisons of a micro-batch. Tokens are bytes; BOS is 256, EOS is 257.
+ * */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -51,7 +51,7 @@ static void options_of_other_programs_are_answered(void **state) {
         {BASE "--cpu-offload", "its name here is --home ("},
         {BASE "--val-set-size 0.1", "its name here is --eval-fraction ("},
         {BASE "--finetuning-type lora", "--lora trains adapters"},
-        {BASE "--stage sft", "not needed for supervised fine-tuning"},
+        {BASE "--stage sft", "--objective says what is learned"},
         {BASE "--patience 3", "its name here is --stop-early ("},
         {BASE "--early-stopping-threshold 0.1", "its name here is --stop-early ("},
         {BASE "--metric-for-best-model loss", "its name here is --eval-metric ("},
