@@ -86,7 +86,7 @@ int ot_launch_command(const struct ot_options *options, char **argv, int *exit_c
 
 /* ---- ranks of this host ---- */
 
-static const double default_notice_seconds = 5, default_grace_seconds = 60;
+static const double default_notice_seconds = 5, default_grace_seconds = 60, default_silence_seconds = 30;
 static const int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
 enum { TAIL_BYTES = 65536, VARIABLE_BYTES = 640 };
@@ -113,6 +113,7 @@ struct local {
     char **environment;
     int64_t stop_ns; /* when the rest gets SIGTERM, then SIGKILL; 0: no rank has failed */
     int stop_signal;
+    bool rest_is_stopped; /* stop_ns is set because of that */
 };
 
 /* ---- starting ---- */
@@ -280,6 +281,20 @@ static void reap(struct local *l) {
     }
 }
 
+/* Sets the end of ranks that are stopped while all others have ended well. A rank that goes on has all its
+ * time again. */
+static void watch_stopped(struct local *l) {
+    bool all = l->n_ended > 0;
+    for (int i = 0; i < l->n; i++)
+        all = all && (l->children[i].process <= 0 || l->children[i].is_stopped);
+    if (all == l->rest_is_stopped || (l->stop_ns && !l->rest_is_stopped))
+        return;
+    double silence = l->config->silence_seconds > 0 ? l->config->silence_seconds : default_silence_seconds;
+    l->rest_is_stopped = all;
+    l->stop_ns = all ? after(silence) : 0;
+    l->stop_signal = SIGTERM;
+}
+
 static void take_signal(struct local *l) {
     struct signalfd_siginfo info;
     ssize_t n;
@@ -321,6 +336,7 @@ static int await_all(struct local *l) {
             take_output(&l->children[i]);
         take_signal(l);
         reap(l);
+        watch_stopped(l);
         stop_rest(l);
     }
     return 0;
@@ -405,7 +421,12 @@ static void say_reason(const struct local *l, int index, const char *place) {
     int rank = l->ranks.rank + index;
     bool is_known = is_said(l);
     (void)find_error_line(child, line);
-    if (WIFSIGNALED(child->status))
+    if (l->rest_is_stopped && child->was_told)
+        ot_log(OT_LOG_ERROR,
+               "rank %d was stopped by a signal and did not go on, so it was killed after the "
+               "others had ended%s",
+               rank, place);
+    else if (WIFSIGNALED(child->status))
         ot_log(is_known ? OT_LOG_INFO : OT_LOG_ERROR, "%srank %d was killed by signal %d (%s)%s%s",
                is_known ? "note    " : "", rank, WTERMSIG(child->status), strsignal(WTERMSIG(child->status)),
                WTERMSIG(child->status) == SIGKILL ? "; if you did not do it, the memory was used up" : "",

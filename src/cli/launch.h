@@ -31,8 +31,9 @@ int ot_launch_command(const struct ot_options *options, char **argv, int *exit_c
  *
  * The parent passes on SIGINT, SIGTERM, SIGHUP and SIGUSR1, but not those that a terminal sends, because
  * the ranks get these themselves. If a rank fails, the others have a moment to end by themselves, because
- * they know why (offload/comm/world.h). Then they get SIGTERM, and after a grace period SIGKILL. If the
- * parent dies, the kernel sends SIGTERM to the ranks. So no process stays. */
+ * they know why (offload/comm/world.h). Then they get SIGTERM, and after a grace period SIGKILL. If all
+ * ranks that are left are stopped (SIGSTOP), no other rank notices their silence: the parent kills them. If
+ * the parent dies, the kernel sends SIGTERM to the ranks. So no process stays. */
 
 struct ot_local_config {
     const struct ot_launch *launch; /* n_start ranks */
@@ -41,6 +42,7 @@ struct ot_local_config {
     const char *program;            /* NULL: this program */
     double notice_seconds;          /* from the first failure to SIGTERM; 0: 5 s */
     double grace_seconds;           /* from SIGTERM to SIGKILL; 0: 60 s */
+    double silence_seconds;         /* from the stop of the last ranks to SIGKILL; 0: 30 s */
 };
 
 /* Starts the ranks, and waits until all have ended. Call it before threads are started. *exit_code: the code

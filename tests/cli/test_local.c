@@ -62,6 +62,7 @@ static void await_file(const char *name) {
 
 /* Starts a process that launches n ranks of the script in the folder and exits with their exit code. Its
  * stdout and stderr are the files `out` and `err`. */
+static double silence; /* of the ranks that launch() starts */
 static pid_t launch(int n, const char *script, double notice, double grace) {
     static struct ot_launch facts;
     char *argv[] = {"rank", "-c", (char *)(uintptr_t)script, NULL};
@@ -70,7 +71,8 @@ static pid_t launch(int n, const char *script, double notice, double grace) {
                                      .log_dir = log_dir,
                                      .program = "/bin/sh",
                                      .notice_seconds = notice,
-                                     .grace_seconds = grace};
+                                     .grace_seconds = grace,
+                                     .silence_seconds = silence};
     facts = (struct ot_launch){.ranks = {.ranks = n, .local_ranks = n}, .n_start = n, .listener = -1};
     fflush(NULL);
     pid_t process = fork();
@@ -200,6 +202,28 @@ static void a_stopped_rank_is_killed(void **state) {
     assert_string_equal(read_text("err"), "error: rank 0 is lost: silent\n");
 }
 
+/* The other rank ends well, so nobody but the parent notices the silence. A rank that goes on in time has not
+ * failed, and may then take longer than that. */
+static void a_rank_that_is_stopped_at_its_end(void **state) {
+    (void)state;
+    double begin = ot_clock_seconds();
+    silence = 0.4;
+    int code = await_code(launch(3, RANK "[ $R = 1 ] && kill -STOP $$; exit 0", 0, 60));
+    assert_int_equal(code, 11);
+    assert_true(ot_clock_seconds() - begin < 20);
+    assert_string_equal(read_text("err"),
+                        "error: rank 1 was stopped by a signal and did not go on, so it was "
+                        "killed after the others had ended\n");
+    silence = 1;
+    pid_t process =
+        launch(2, RANK "[ $R = 0 ] && exit 0; echo $$ >self; kill -STOP $$; sleep 2; echo on >on", 0, 60);
+    await_file("self");
+    pause_seconds(0.2);
+    assert_int_equal(kill(atoi(read_text("self")), SIGCONT), 0);
+    assert_int_equal(await_code(process), 0);
+    assert_string_equal(read_text("on"), "on\n");
+}
+
 static void long_output_keeps_its_end(void **state) {
     (void)state;
     assert_int_equal(await_code(launch(2,
@@ -327,6 +351,7 @@ int main(void) {
         LOCAL_TEST(a_killed_rank_is_named),
         LOCAL_TEST(what_rank_0_has_said_is_no_second_error),
         LOCAL_TEST(a_stopped_rank_is_killed),
+        LOCAL_TEST(a_rank_that_is_stopped_at_its_end),
         LOCAL_TEST(long_output_keeps_its_end),
         LOCAL_TEST(each_rank_has_its_own_sentence),
         LOCAL_TEST(output_without_a_folder_goes_to_stderr),

@@ -83,8 +83,8 @@ class Ends(program.ProgramTest):
         self.assertIn("rank 0 was killed by signal 9", errors[0])
 
     def test_a_stopped_rank_is_lost(self):
-        for victim in 0, 1:
-            code, errors, _ = self.end(2, victim, signal.SIGSTOP, 60)
+        for victim, shard in (0, "full"), (1, "stages"):
+            code, errors, _ = self.end(2, victim, signal.SIGSTOP, 60, "--shard", shard)
             self.assertEqual((code, len(errors)), (COMM_FAILED, 1), errors)
             self.assertRegex(errors[0], f"rank {victim} .* is lost: it was silent for 30 s")
 

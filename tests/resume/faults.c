@@ -2,15 +2,19 @@
  * chosen call.
  *
  * OT_TEST_FAULT=ACTION:WHERE:N describes the fault. It happens in the N-th (from 1) of the calls that count.
- *   ACTION  kill (the process ends before the call), slow (the call takes one second longer), the error that
- *           the call returns (enospc, eio, erofs), or hold (the call waits as long as the file
- *           OT_TEST_FAULT_HOLD exists; not with bytes)
+ *   ACTION  kill (the process ends before the call), stop (the process is stopped there, as by SIGSTOP), slow
+ *           (the call takes one second longer), the error that the call returns (enospc, eio, erofs), or hold
+ *           (the call waits as long as the file OT_TEST_FAULT_HOLD exists; not with bytes)
  *   WHERE   write, fsync, fallocate, rename, mkdir, unlink, open (that creates a file), link, truncate: these
  *           calls count; any: all of them. bytes: N bytes are written. The call that would write more writes
  *           only so much; then the process ends, or every later write fails
  *   N+      the fault happens in this call and in all after it OT_TEST_FAULT_IN=TEXT[:TEXT..]: only calls
  *   count whose path contains one of the texts. OT_TEST_FAULT_LOG=FILE gets a line "CALL PATH" for each call
  *   that counts.
+ *
+ * OT_TEST_FAULT_RANK=N: the fault and the log are those of rank N alone, of the ranks that the program starts
+ * by itself. Then more calls count: read (of a file), connect (to a rank, or from one), and exchange (the
+ * memory of another rank is read; the path is the number of bytes).
  *
  * This library does not see the calls that libc makes internally (stdio), nor those of io_uring. */
 #undef _FORTIFY_SOURCE   /* would define some of these calls itself */
@@ -27,17 +31,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 /* The function of that name that this library replaces. */
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
-enum { BLOCK = 4096, PATH_BYTES = 2 * PATH_MAX, NOT_UNDERSTOOD = 99, SLOW = -1, HOLD = -2 };
+enum { BLOCK = 4096, PATH_BYTES = 2 * PATH_MAX, NOT_UNDERSTOOD = 99, SLOW = -1, HOLD = -2, STOP = -3 };
 
 static struct {
     bool is_read;
-    int error; /* 0: the process ends; HOLD, SLOW: see above; else an errno value */
+    int error; /* 0: the process ends; HOLD, SLOW, STOP: see above; else an errno value */
     char where[16];
     long long at; /* 0: no fault */
     bool goes_on;
@@ -51,8 +57,8 @@ static void read_fault(void) {
     static const struct {
         const char *name;
         int error;
-    } actions[] = {{"kill", 0},      {"enospc", ENOSPC}, {"eio", EIO},
-                   {"erofs", EROFS}, {"hold", HOLD},     {"slow", SLOW}};
+    } actions[] = {{"kill", 0},    {"enospc", ENOSPC}, {"eio", EIO},  {"erofs", EROFS},
+                   {"hold", HOLD}, {"slow", SLOW},     {"stop", STOP}};
     const char *text = getenv("OT_TEST_FAULT");
     char action[16], more = '\0';
     fault.is_read = true;
@@ -71,10 +77,22 @@ static void read_fault(void) {
     fault.goes_on = more == '+';
 }
 
+static bool is_of_ranks(void) {
+    return getenv("OT_TEST_FAULT_RANK") != NULL;
+}
+
+/* True in the process that is meant. The variable of a rank begins with its number. */
+static bool is_meant(void) {
+    const char *rank = getenv("OFFLOAD_TRAIN_LOCAL_RANK");
+    return !is_of_ranks() || (rank && atoi(rank) == atoi(getenv("OT_TEST_FAULT_RANK")));
+}
+
 static bool counts(const char *path) {
     const char *texts = getenv("OT_TEST_FAULT_IN");
     char text[256];
-    if (!texts)
+    if (!is_meant())
+        return false;
+    if (!texts || !*texts)
         return true;
     while (*texts) {
         size_t n = strcspn(texts, ":");
@@ -120,10 +138,12 @@ static int meet(const char *call, const char *path) {
         }
     }
     pthread_mutex_unlock(&mutex);
-    if (error == SLOW) {
+    if (error == STOP)
+        kill(getpid(), SIGSTOP);
+    if (error == SLOW)
         sleep(1);
+    if (error == STOP || error == SLOW)
         error = 0;
-    }
     while (error == HOLD)
         if (usleep(1000) == 0 && access(getenv("OT_TEST_FAULT_HOLD"), F_OK) < 0)
             error = 0;
@@ -209,6 +229,29 @@ int fallocate64(int fd, int mode, off64_t offset, off64_t bytes) {
 
 int ftruncate64(int fd, off64_t bytes) {
     return meet_fd("truncate", fd) < 0 ? -1 : NEXT(ftruncate64)(fd, bytes);
+}
+
+/* ---- the calls of ranks ---- */
+
+ssize_t pread64(int fd, void *data, size_t n, off64_t offset) {
+    return is_of_ranks() && meet_fd("read", fd) < 0 ? -1 : NEXT(pread64)(fd, data, n, offset);
+}
+
+int connect(int fd, const struct sockaddr *to, socklen_t bytes) {
+    return is_of_ranks() && meet_fd("connect", fd) < 0 ? -1 : NEXT(connect)(fd, to, bytes);
+}
+
+int accept4(int fd, struct sockaddr *from, socklen_t *bytes, int flags) {
+    return is_of_ranks() && meet_fd("connect", fd) < 0 ? -1 : NEXT(accept4)(fd, from, bytes, flags);
+}
+
+ssize_t process_vm_readv(pid_t process, const struct iovec *here, unsigned long n_here,
+                         const struct iovec *there, unsigned long n_there, unsigned long flags) {
+    char bytes[32];
+    snprintf(bytes, sizeof bytes, "%zu", here->iov_len);
+    return is_of_ranks() && meet("exchange", bytes) < 0
+               ? -1
+               : NEXT(process_vm_readv)(process, here, n_here, there, n_there, flags);
 }
 
 /* ---- calls on names ---- */
