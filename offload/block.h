@@ -27,7 +27,8 @@
  *
  * SHARED SLABS. A slab may be used by many blocks, and each has slabs of its own beside it (the position
  * biases that all layers of a T5 read). It is small: each use has a buffer for its gradient, as with tied
- * tensors, and these buffers wait until the first block that uses the slab has run backward.
+ * tensors, and these buffers wait until the first block that uses the slab has run backward. If the blocks
+ * belong to several ranks, plan/stages.h says who has the slab.
  *
  * ROWS OF PAIRS. The rows of an encoder-decoder model have inputs and targets (ot_chain.has_pairs). The
  * inputs of all rows of a micro-batch come first, then the targets of all rows, in the same order. A boundary

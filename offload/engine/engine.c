@@ -43,12 +43,16 @@ static int make_schedules(struct ot_engine *en) {
 
 /* Stages: checks that the communicator's memory on the host has room for each call. */
 static int check_staging(const struct ot_engine *en) {
-    size_t one = (size_t)(en->plan.micro_tokens * en->chain.boundary_elems) * ot_dtype_bytes(en->chain.dtype);
     for (int i = 0; i < en->train.n_tasks; i++) {
-        size_t needed =
-            ot_comm_transfer_staging_bytes(en->comm, (size_t)en->train.tasks[i].n_transfers * one);
+        const struct ot_task *task = &en->train.tasks[i];
+        const struct ot_task_transfer *halves = en->train.transfers + task->first_transfer;
+        size_t bytes = 0;
+        for (int k = 0; k < task->n_transfers; k++)
+            bytes +=
+                ot_stages_transfer_bytes(&en->chain, halves[k].kind, halves[k].index, en->plan.micro_tokens);
+        size_t needed = ot_comm_transfer_staging_bytes(en->comm, bytes);
         if (needed > en->plan.staging_bytes)
-            return ot_fail(OT_E_INTERNAL, "plan: %zu bytes of activations cross at once, with room for %zu",
+            return ot_fail(OT_E_INTERNAL, "plan: %zu bytes cross between stages at once, with room for %zu",
                            needed, en->plan.staging_bytes);
     }
     return 0;

@@ -106,14 +106,14 @@ static const struct ot_schedule *schedule_of(const struct ot_engine *en) {
     return en->pass == OT_PASS_TRAIN ? &en->train : en->pass == OT_PASS_EVAL ? &en->eval : &en->decode;
 }
 
-/* A place that the step leaves empty has nothing to transfer, on both sides. */
+/* A micro-batch that the step leaves empty has nothing to transfer, on both sides. */
 static void transfer(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     const struct ot_task_transfer *halves = schedule_of(en)->transfers + task->first_transfer;
     struct ot_comm_transfer_v1 list[OT_TASK_MAX_ACCESSES];
     int n = 0;
     for (int i = 0; i < task->n_transfers; i++) {
-        int64_t tokens = en->steps[step & 1].micro_tokens[halves[i].micro];
-        size_t bytes = (size_t)(tokens * en->chain.boundary_elems) * ot_dtype_bytes(en->chain.dtype);
+        size_t bytes = ot_stages_transfer_bytes(&en->chain, halves[i].kind, halves[i].index,
+                                                en->steps[step & 1].micro_tokens[halves[i].micro]);
         if (bytes > 0)
             list[n++] = (struct ot_comm_transfer_v1){halves[i].peer, halves[i].sends,
                                                      ot_engine_at(en, halves[i].buffer), bytes};

@@ -195,9 +195,8 @@ int ot_candidate_micro(const struct ot_plan_request *rq, int64_t micro_sequences
 
 /* A call of transfers is staged as a whole. */
 static void set_staging(const struct ot_plan_request *rq, struct ot_plan *plan) {
-    const struct ot_chain *chain = rq->chain;
-    size_t one = (size_t)(plan->micro_tokens * chain->boundary_elems) * ot_dtype_bytes(chain->dtype);
-    size_t call = ot_plan_has_stages(plan) && rq->staging_bytes > 0 ? OT_STAGE_MOST_AT_ONCE * one : 0;
+    bool stages = ot_plan_has_stages(plan) && rq->staging_bytes > 0;
+    size_t call = stages ? ot_stages_bytes_at_once(rq->chain, plan) : 0;
     plan->staging_bytes = ot_max(rq->staging_bytes, call);
 }
 

@@ -15,7 +15,7 @@ unsigned ot_plan_kinds(const struct ot_chain *chain, const struct ot_plan *plan,
     unsigned kinds = 0;
     for (int s = 0; s < chain->n_slabs; s++) {
         unsigned kind = 1u << ot_slab_slot_kind(chain, s);
-        if (!(kinds & kind) && ot_slab_is_own(plan, s) && test(chain, plan, s))
+        if (!(kinds & kind) && ot_slab_is_here(chain, plan, s) && test(chain, plan, s))
             kinds |= kind;
     }
     return kinds;
@@ -135,12 +135,15 @@ static int check_tiles(const struct ot_chain *chain, const struct ot_plan *plan)
     return 0;
 }
 
-/* Checks that each block has one owner. */
+/* Checks that each block has one owner, and that shared slabs belong to the rank of their first block. */
 static int check_stages(const struct ot_chain *chain, const struct ot_plan *plan) {
     for (int b = 0; b < chain->n_blocks && ot_plan_has_stages(plan); b++)
         for (int u = 0; u < chain->blocks[b].n_uses; u++) {
             int slab = chain->blocks[b].uses[u].slab, owner = plan->slabs[slab].owner;
-            if (owner != ot_block_owner(chain, plan, b) || owner < 0 || owner >= plan->shard.ranks)
+            bool borrows = chain->slabs[slab].shared && !ot_slab_is_encoded(chain, slab) &&
+                           b > ot_slab_first_user(chain, slab);
+            bool fits = borrows || owner == ot_block_owner(chain, plan, b);
+            if (!fits || owner < 0 || owner >= plan->shard.ranks)
                 return ot_fail(OT_E_USAGE, "plan: %s belongs to rank %d, but %s uses it on rank %d",
                                chain->slabs[slab].name, owner, chain->blocks[b].name,
                                ot_block_owner(chain, plan, b));

@@ -163,6 +163,9 @@ static void add_slab(struct ot_layout_maker *mk, int s) {
     bool frozen = mk->chain->slabs[s].frozen;
     int tiles = ot_slab_tiles(mk->chain, mk->plan, s);
     *b = (struct ot_slab_buffers){frozen, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+    if (ot_slab_is_borrowed(mk->chain, mk->plan, s))
+        b->weights_gpu = ot_layout_add(mk, OT_TIER_GPU, "weights",
+                                       ot_slab_bytes(mk->chain, s, ot_slab_units(mk->chain, s)), 1);
     if (!ot_slab_is_own(mk->plan, s))
         return;
     if (sp->weights == OT_HOME_GPU && !ot_slab_is_streamed(mk->plan, s))
@@ -281,7 +284,7 @@ static void add_slots(struct ot_layout_maker *mk) {
     struct ot_layout *layout = mk->layout;
     struct largest kinds[OT_SLOT_KINDS] = {0};
     for (int s = 0; s < mk->chain->n_slabs; s++)
-        if (ot_slab_is_own(mk->plan, s))
+        if (ot_slab_is_here(mk->chain, mk->plan, s))
             note_slab(mk, s, &kinds[ot_slab_slot_kind(mk->chain, s)]);
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         const struct largest *at = &kinds[k];

@@ -45,8 +45,9 @@ bool ot_plan_exchanges(const struct ot_plan *plan) {
     return ot_shard_ranks(&plan->shard) > 1 && !ot_plan_has_stages(plan);
 }
 
+/* A borrowed slab stays where it arrives (stages.h). */
 bool ot_slab_is_resident(const struct ot_plan *plan, int slab) {
-    return plan->slabs[slab].weights == OT_HOME_GPU;
+    return plan->slabs[slab].weights == OT_HOME_GPU || !ot_slab_is_own(plan, slab);
 }
 
 bool ot_slab_is_streamed(const struct ot_plan *plan, int slab) {
@@ -63,7 +64,7 @@ bool ot_slab_grads_pass(const struct ot_plan *plan, int slab, enum ot_tile_engin
 }
 
 bool ot_slab_weights_pass(const struct ot_plan *plan, int slab) {
-    return plan->slabs[slab].weights == OT_HOME_NVME;
+    return plan->slabs[slab].weights == OT_HOME_NVME && ot_slab_is_own(plan, slab);
 }
 
 int64_t ot_plan_passing_tiles(const struct ot_plan *plan) {
@@ -98,7 +99,7 @@ bool ot_slab_grad_in_place(const struct ot_chain *chain, const struct ot_plan *p
 
 /* True if gradient sums of the slab must survive from round to round. */
 static bool has_sums_to_keep(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    return plan->train && !chain->slabs[slab].frozen && ot_slab_is_own(plan, slab) &&
+    return plan->train && !chain->slabs[slab].frozen && ot_slab_is_here(chain, plan, slab) &&
            ot_plan_rounds(plan) > 1 && !ot_slab_grad_in_place(chain, plan, slab);
 }
 
@@ -139,6 +140,8 @@ int ot_slab_trained_tiles(const struct ot_chain *chain, const struct ot_plan *pl
 }
 
 int ot_slab_used_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    if (!ot_slab_is_own(plan, slab)) /* borrowed: it crosses as a whole */
+        return 1;
     return ot_slab_tiles(chain, plan, slab) + ot_plan_is_sharded(plan);
 }
 

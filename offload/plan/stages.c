@@ -9,8 +9,17 @@ bool ot_plan_is_divided(const struct ot_plan *plan) {
     return ot_shard_ranks(&plan->shard) > 1 && plan->shard.mode != OT_SHARD_NONE;
 }
 
+/* A slab whose owner is the block's: one that is not shared. */
+static int telling_slab(const struct ot_chain *chain, int block) {
+    const struct ot_block_spec *spec = &chain->blocks[block];
+    int u = 0;
+    while (u + 1 < spec->n_uses && chain->slabs[spec->uses[u].slab].shared)
+        u++;
+    return spec->uses[u].slab;
+}
+
 int ot_block_owner(const struct ot_chain *chain, const struct ot_plan *plan, int block) {
-    return ot_plan_has_stages(plan) ? plan->slabs[chain->blocks[block].uses[0].slab].owner : plan->shard.rank;
+    return ot_plan_has_stages(plan) ? plan->slabs[telling_slab(chain, block)].owner : plan->shard.rank;
 }
 
 bool ot_block_is_own(const struct ot_chain *chain, const struct ot_plan *plan, int block) {
@@ -28,6 +37,53 @@ int ot_plan_middle_blocks(const struct ot_chain *chain, const struct ot_plan *pl
 
 bool ot_boundary_is_own(const struct ot_chain *chain, const struct ot_plan *plan, int boundary) {
     return ot_block_is_own(chain, plan, boundary + 1);
+}
+
+/* ---- shared slabs ---- */
+
+static bool uses_slab(const struct ot_chain *chain, int block, int slab) {
+    const struct ot_block_spec *spec = &chain->blocks[block];
+    for (int u = 0; u < spec->n_uses; u++)
+        if (spec->uses[u].slab == slab)
+            return true;
+    return false;
+}
+
+int ot_slab_first_user(const struct ot_chain *chain, int slab) {
+    int b = 0;
+    while (b < chain->n_blocks - 1 && !uses_slab(chain, b, slab))
+        b++;
+    return b;
+}
+
+bool ot_slab_is_borrowed(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    if (!chain->slabs[slab].shared || ot_slab_is_own(plan, slab))
+        return false;
+    for (int b = 0; b < chain->n_blocks; b++)
+        if (uses_slab(chain, b, slab) && ot_block_is_own(chain, plan, b))
+            return true;
+    return false;
+}
+
+size_t ot_stages_transfer_bytes(const struct ot_chain *chain, enum ot_transfer_kind kind, int index,
+                                int64_t n_tokens) {
+    if (kind == OT_TRANSFER_WEIGHTS)
+        return (size_t)chain->slabs[index].n_params * ot_dtype_bytes(chain->dtype);
+    if (kind == OT_TRANSFER_SUM) {
+        const struct ot_block_use *use = &chain->blocks[index / OT_MAX_USES].uses[index % OT_MAX_USES];
+        return (size_t)chain->slabs[use->slab].n_params * sizeof(float);
+    }
+    return (size_t)(n_tokens * chain->boundary_elems) * ot_dtype_bytes(chain->dtype);
+}
+
+/* In a tick the weights or one sum of a shared slab cross once, because only one block of all ends its first
+ * forward, or its last backward. */
+size_t ot_stages_bytes_at_once(const struct ot_chain *chain, const struct ot_plan *plan) {
+    size_t bytes =
+        OT_STAGE_MOST_AT_ONCE * ot_stages_transfer_bytes(chain, OT_TRANSFER_BOUNDARY, 0, plan->micro_tokens);
+    for (int s = 0; s < chain->n_slabs; s++)
+        bytes += chain->slabs[s].shared ? (size_t)chain->slabs[s].n_params * sizeof(float) : 0;
+    return bytes;
 }
 
 /* ---- the division ---- */
@@ -77,12 +133,16 @@ int ot_shard_layers(const struct ot_chain *chain, const struct ot_shard *shard) 
 static int give(const struct ot_chain *chain, struct ot_plan *plan, int block, int rank) {
     const struct ot_block_spec *spec = &chain->blocks[block];
     for (int u = 0; u < spec->n_uses; u++) {
+        const struct ot_slab_spec *used = &chain->slabs[spec->uses[u].slab];
         struct ot_slab_plan *slab = &plan->slabs[spec->uses[u].slab];
+        bool shared = used->shared && used->encoded_bytes == 0;
+        if (slab->owner >= 0 && shared)
+            continue;
         if (slab->owner >= 0 && slab->owner != rank)
             return ot_fail_cause(OT_E_USAGE, OT_CAUSE_STAGES,
                                  "the blocks of several ranks use %s, so the model cannot be divided into "
                                  "stages",
-                                 chain->slabs[spec->uses[u].slab].name);
+                                 used->name);
         slab->owner = rank;
     }
     return 0;

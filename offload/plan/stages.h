@@ -20,8 +20,15 @@
  * embedding, it belongs to rank 0: the slab has one owner, and no weight crosses. A large vocabulary makes
  * the head as much work as some layers, so its rank gets fewer of them (shard.head_layers).
  *
- * Not every chain can be divided: all blocks that use a slab have one owner. The position biases that all
- * layers of a T5 share do not allow that.
+ * All blocks that use a slab have one owner, but for SHARED SLABS (offload/block.h), such as the position
+ * biases of a T5. The owner of a shared slab is the rank of the first block that uses it: it alone has the
+ * slab's home, state and update. The other ranks whose blocks use it BORROW it. In each pass the weights
+ * come from the rank of the block that uses them before, together with the result of that block's
+ * micro-batch 0, and stay on the device until the next pass. After backward, the gradient sum of each use
+ * goes to the owner, which adds up the uses in the order of the blocks, as one rank does. A shared slab that
+ * is encoded cannot be borrowed.
+ *
+ * The result of an encoder needs no more: it is a part of each later boundary (ROWS OF PAIRS there).
  *
  * WHEN a block runs a micro-batch, and when its activation crosses, is in schedule/stage_times.h.
  *
@@ -36,9 +43,16 @@
 
 /* Buffers for activations on their way to another rank: one is sent while the next is computed. */
 enum { OT_STAGE_BUFFERS = 2 };
-/* The most transfers of a rank in one tick: it sends one result, and has two neighbours, or three if the
- * head is tied to the embedding. A communicator that takes only host memory brings all of them there. */
+/* The most activations and gradients of them that a rank sends and receives in one tick: it sends one result,
+ * and has two neighbours, or three if the head is tied to the embedding. */
 enum { OT_STAGE_MOST_AT_ONCE = 4 };
+
+enum ot_transfer_kind {
+    OT_TRANSFER_BOUNDARY,
+    OT_TRANSFER_GRADIENT, /* of a boundary */
+    OT_TRANSFER_WEIGHTS,  /* of a shared slab */
+    OT_TRANSFER_SUM       /* the gradient sum of one use of a shared slab */
+};
 
 static inline bool ot_plan_has_stages(const struct ot_plan *plan) {
     return plan->shard.mode == OT_SHARD_STAGES && plan->shard.ranks > 1;
@@ -57,6 +71,20 @@ bool ot_block_is_own(const struct ot_chain *chain, const struct ot_plan *plan, i
 static inline bool ot_slab_is_own(const struct ot_plan *plan, int slab) {
     return !ot_plan_has_stages(plan) || plan->slabs[slab].owner == plan->shard.rank;
 }
+/* True if another rank owns the slab, and this rank's blocks use it. */
+bool ot_slab_is_borrowed(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+/* True if this rank's blocks use the slab, or if it owns the slab. */
+static inline bool ot_slab_is_here(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    return ot_slab_is_own(plan, slab) || ot_slab_is_borrowed(chain, plan, slab);
+}
+/* The first block that uses a slab. */
+int ot_slab_first_user(const struct ot_chain *chain, int slab);
+/* The bytes of a transfer of a micro-batch of n_tokens tokens. */
+size_t ot_stages_transfer_bytes(const struct ot_chain *chain, enum ot_transfer_kind kind, int index,
+                                int64_t n_tokens);
+/* The most bytes that a rank sends and receives in one tick. A communicator that takes only host memory
+ * brings all of them there. */
+size_t ot_stages_bytes_at_once(const struct ot_chain *chain, const struct ot_plan *plan);
 /* The number of layers that the division gives to the shard's rank; without stages: all. */
 int ot_shard_layers(const struct ot_chain *chain, const struct ot_shard *shard);
 /* The number of this rank's middle blocks from block `first` on. */

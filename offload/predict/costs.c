@@ -193,10 +193,10 @@ static double results_bytes(const struct context *c, const struct ot_task *task)
 
 /* Bytes that a TRANSFER sends, or that it receives: both directions of a link work at the same time. */
 static double crossing_bytes(const struct context *c, const struct ot_task *task) {
-    int in_out[2] = {0};
+    double in_out[2] = {0};
     for (int i = 0; i < task->n_accesses; i++)
-        in_out[task->accesses[i].writes]++;
-    return weight_bytes(c, ot_max(in_out[0], in_out[1]) * c->plan->micro_tokens * c->chain->boundary_elems);
+        in_out[task->accesses[i].writes] += (double)c->layout->buffers[task->accesses[i].buffer].bytes;
+    return fmax(in_out[0], in_out[1]);
 }
 
 /* Bytes that a rank receives in an operation with all others. */

@@ -212,6 +212,11 @@ void ot_program_close_stages(struct ot_program *p);
 /* Lists the transfers of all ticks before this one, or before a unit. */
 void ot_program_transfer_before(struct ot_program *p, int tick);
 void ot_program_transfer_for(struct ot_program *p, int block, int micro, bool backward);
+/* The device buffer of the gradient sum of a use (block * OT_MAX_USES + its number in the block). */
+int ot_program_sum(struct ot_program *p, int use);
+/* Called when the sum of a shared slab's use crosses: the sender frees its buffer; the owner, which receives
+ * it, counts the use as complete. */
+void ot_program_pass_on_sum(struct ot_program *p, int use, bool sends);
 /* The buffer of an activation on its way to another rank. */
 int ot_program_stage_buffer(const struct ot_program *p, int block, int micro);
 

@@ -1,4 +1,5 @@
-/* Stages as a program: the transfers of boundary activations and of their gradients.
+/* Stages as a program: the transfers of boundary activations and of their gradients, and those of shared
+ * slabs.
  *
  * A rank's program has the units of its own blocks, each at its tick (stage_times.h). Before a unit it
  * lists the transfers of all earlier ticks: what the unit reads is among them. One TRANSFER task has
@@ -21,7 +22,7 @@ static uint32_t hash_times(const struct ot_stage_times *times) {
     uint32_t crc = 0;
     for (int i = 0; i < times->n_transfers; i++) {
         const struct ot_stage_transfer *t = &times->transfers[i];
-        int32_t all[] = {t->tick, t->from, t->to, t->gradient, t->boundary, t->micro};
+        int32_t all[] = {t->tick, t->from, t->to, (int32_t)t->kind, t->index, t->micro};
         crc = ot_crc32(crc, all, sizeof all);
     }
     return crc;
@@ -51,7 +52,7 @@ uint32_t ot_schedule_link_crc(const struct ot_schedule *schedule, int peer, bool
         const struct ot_task *task = &schedule->tasks[schedule->lane_tasks[OT_LANE_COMM][i]];
         for (int k = 0; k < task->n_transfers; k++) {
             const struct ot_task_transfer *t = &schedule->transfers[task->first_transfer + k];
-            int32_t all[] = {task->tick, t->gradient, t->boundary, t->micro};
+            int32_t all[] = {task->tick, (int32_t)t->kind, t->index, t->micro};
             if (t->peer == peer && t->sends == sends)
                 crc = ot_crc32(crc, all, sizeof all);
         }
@@ -89,24 +90,49 @@ static struct ot_task_transfer *add_transfer(struct ot_program *p) {
     return &s->transfers[s->n_transfers++];
 }
 
-/* Adds one half of a transfer to the task. */
+/* The buffer that a half of a transfer reads or writes, and the meaning of its bytes. */
+static int buffer_of(struct ot_program *p, const struct ot_stage_transfer *t, bool sends,
+                     struct ot_tag *tag) {
+    switch (t->kind) {
+    case OT_TRANSFER_BOUNDARY:
+        *tag = ot_tag(OT_CONTENT_BOUNDARY, t->index, t->micro, 0);
+        return sends ? ot_program_stage_buffer(p, t->index, t->micro)
+                     : ot_layout_boundary(p->layout, p->plan, t->index, t->micro);
+    case OT_TRANSFER_GRADIENT:
+        *tag = ot_tag(OT_CONTENT_BOUNDARY_GRAD, t->index, t->micro, 0);
+        return p->layout->boundary_grad[ot_plan_place(p->plan, t->micro)];
+    case OT_TRANSFER_WEIGHTS:
+        *tag = ot_program_weights_tag(p, t->index, 0);
+        return ot_program_weights(p, t->index);
+    case OT_TRANSFER_SUM:
+    default:
+        *tag = ot_tag(OT_CONTENT_GRAD_SUM, t->index, t->micro + 1, 0);
+        return ot_program_sum(p, t->index);
+    }
+}
+
+/* Adds one half of a transfer to the task. A sum that has left is no longer needed here. */
 static void add_half(struct ot_program *p, struct ot_task *task, const struct ot_stage_transfer *t) {
     bool sends = t->from == p->plan->shard.rank;
-    struct ot_tag tag =
-        ot_tag(t->gradient ? OT_CONTENT_BOUNDARY_GRAD : OT_CONTENT_BOUNDARY, t->boundary, t->micro, 0);
-    int buffer = t->gradient ? p->layout->boundary_grad[ot_plan_place(p->plan, t->micro)]
-                 : sends     ? ot_program_stage_buffer(p, t->boundary, t->micro)
-                             : ot_layout_boundary(p->layout, p->plan, t->boundary, t->micro);
-    struct ot_task_transfer *half = add_transfer(p);
+    struct ot_tag tag;
+    int buffer = buffer_of(p, t, sends, &tag);
+    if (buffer == OT_NO_BUFFER && p->rc >= 0)
+        p->rc = ot_fail_cause(OT_E_USAGE, OT_CAUSE_WEIGHT_SLOTS,
+                              "plan: no slot has the weights of '%s' when another rank borrows them",
+                              p->chain->slabs[t->index].name);
+    struct ot_task_transfer *half = p->rc >= 0 ? add_transfer(p) : NULL;
     if (!half)
         return;
-    *half =
-        (struct ot_task_transfer){sends ? t->to : t->from, sends, t->gradient, t->boundary, t->micro, buffer};
+    *half = (struct ot_task_transfer){sends ? t->to : t->from, sends, t->kind, t->index, t->micro, buffer};
     task->n_transfers++;
     if (sends)
         ot_program_read(p, task, buffer, tag);
     else
         ot_program_write(p, task, buffer, tag);
+    if (t->kind == OT_TRANSFER_WEIGHTS)
+        ot_program_narrow(task, 0, ot_slab_used_tiles(p->chain, p->plan, t->index));
+    if (t->kind == OT_TRANSFER_SUM)
+        ot_program_pass_on_sum(p, t->index, sends);
 }
 
 /* Lists the transfers [first, end) of one tick, as far as this rank takes part. An activation that its blocks
@@ -125,8 +151,8 @@ static void transfer(struct ot_program *p, const struct ot_stage_transfer *first
         add_half(p, task, t);
     }
     for (const struct ot_stage_transfer *t = first; t < end && p->rc >= 0; t++)
-        if (!t->gradient && p->pass == OT_PASS_TRAIN)
-            ot_program_send_boundary(p, t->boundary, t->micro);
+        if (t->kind == OT_TRANSFER_BOUNDARY && p->pass == OT_PASS_TRAIN)
+            ot_program_send_boundary(p, t->index, t->micro);
 }
 
 void ot_program_transfer_before(struct ot_program *p, int tick) {

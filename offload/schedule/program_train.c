@@ -117,6 +117,21 @@ static void return_sums(struct ot_program *p, int block, int micro) {
             accumulator(p, block, u, depth);
 }
 
+int ot_program_sum(struct ot_program *p, int use) {
+    return accumulator(p, use / OT_MAX_USES, use % OT_MAX_USES, 0);
+}
+
+void ot_program_pass_on_sum(struct ot_program *p, int use, bool sends) {
+    int block = use / OT_MAX_USES, number = use % OT_MAX_USES;
+    int slab = p->chain->blocks[block].uses[number].slab, sum = ot_layout_sum(block, number, 0);
+    if (sends) {
+        release_accumulator(p, slab, sum);
+        return;
+    }
+    p->sums[sum].micro = p->plan->max_micro;
+    p->uses_left[slab]--;
+}
+
 /* Adds one sum to another. */
 static void merge(struct ot_program *p, int slab, int to, struct ot_tag before, int from, struct ot_tag added,
                   struct ot_tag after) {

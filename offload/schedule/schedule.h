@@ -42,6 +42,7 @@
 #include <stdint.h>
 
 #include "offload/plan/layout.h"
+#include "offload/plan/stages.h"
 #include "offload/plan/used_parts.h"
 
 enum ot_lane_id {
@@ -105,7 +106,7 @@ enum ot_task_kind {
     OT_TASK_GRAD_GATHER, /* comm, if each rank updates everything: the shares of the joined sum */
     /* comm: norms of a slab, or (slab < 0) losses and requests, of all ranks; with stages also all norms */
     OT_TASK_RESULT_GATHER,
-    OT_TASK_TRANSFER, /* comm, stages: activations and their gradients, to and from other ranks */
+    OT_TASK_TRANSFER, /* comm, stages: what crosses to and from other ranks (ot_transfer_kind) */
     OT_TASK_KINDS
 };
 const char *ot_task_kind_name(enum ot_task_kind kind);
@@ -163,13 +164,13 @@ struct ot_access {
 
 enum { OT_TASK_MAX_ACCESSES = 16 };
 
-/* One half of a transfer between two ranks (stage_times.h): a boundary activation of a micro-batch, or its
- * gradient. */
+/* One half of a transfer between two ranks (stage_times.h). */
 struct ot_task_transfer {
     int peer;
-    bool sends, gradient;
-    int boundary, micro;
-    int buffer; /* on the device */
+    bool sends;
+    enum ot_transfer_kind kind;
+    int index, micro; /* as in ot_stage_transfer */
+    int buffer;       /* on the device */
 };
 
 struct ot_dep {

@@ -178,35 +178,65 @@ static int fill(struct table *t) {
     return done ? 0 : ot_fail(OT_E_INTERNAL, "schedule: the stages of the pipeline wait for each other");
 }
 
-static void add(const struct table *t, int from_block, int to_block, bool gradient, int micro) {
-    int from = ot_block_owner(t->chain, t->plan, from_block),
-        to = ot_block_owner(t->chain, t->plan, to_block);
-    int time = ot_stage_time(t->times, from_block, micro, gradient);
-    int tick = time + ticks_of(t, from_block, gradient) + t->times->lead - 2;
+/* What crosses after a unit, to rank `to`, unless that is the unit's rank. */
+static void add(const struct table *t, int block, int to, int micro, enum ot_transfer_kind kind, int index) {
+    bool backward = kind == OT_TRANSFER_GRADIENT || kind == OT_TRANSFER_SUM;
+    int from = ot_block_owner(t->chain, t->plan, block);
+    int time = ot_stage_time(t->times, block, micro, backward);
+    int tick = time + ticks_of(t, block, backward) + t->times->lead - 2;
     if (time < 0 || from == to)
         return;
     t->times->transfers[t->times->n_transfers++] =
-        (struct ot_stage_transfer){tick, from, to, gradient, ot_min(from_block, to_block), micro};
+        (struct ot_stage_transfer){tick, from, to, kind, index, micro};
 }
 
 static int by_tick(const void *a, const void *b) {
     const struct ot_stage_transfer *x = a, *y = b;
     int keys[][2] = {
-        {x->tick, y->tick}, {x->boundary, y->boundary}, {x->micro, y->micro}, {x->gradient, y->gradient}};
+        {x->tick, y->tick}, {x->index, y->index}, {x->micro, y->micro}, {(int)x->kind, (int)y->kind}};
     for (int i = 0; i < 4; i++)
         if (keys[i][0] != keys[i][1])
             return keys[i][0] < keys[i][1] ? -1 : 1;
     return 0;
 }
 
+/* True if the rank owns a block before block `end` that uses the slab. */
+static bool uses_before(const struct table *t, int slab, int rank, int end) {
+    for (int b = 0; b < end; b++)
+        for (int u = 0; u < t->chain->blocks[b].n_uses; u++)
+            if (t->chain->blocks[b].uses[u].slab == slab && ot_block_owner(t->chain, t->plan, b) == rank)
+                return true;
+    return false;
+}
+
+/* Lists the weights of a shared slab, to the rank of each block that is the first of its rank to use them,
+ * and the gradient sums. */
+static void list_shared(const struct table *t, int slab) {
+    int owner = t->plan->slabs[slab].owner, before = -1;
+    for (int b = 0; b <= last_block(t); b++)
+        for (int u = 0; u < t->chain->blocks[b].n_uses; u++) {
+            if (t->chain->blocks[b].uses[u].slab != slab)
+                continue;
+            int rank = ot_block_owner(t->chain, t->plan, b);
+            if (rank != owner && !uses_before(t, slab, rank, b))
+                add(t, before, rank, 0, OT_TRANSFER_WEIGHTS, slab);
+            if (t->train && !t->chain->slabs[slab].frozen)
+                add(t, b, owner, t->times->n_micro - 1, OT_TRANSFER_SUM, b * OT_MAX_USES + u);
+            before = b;
+        }
+}
+
 /* Backward of block b reads the activation of block b - 1, and leaves that activation's gradient. */
 static void list_transfers(const struct table *t) {
     for (int b = 0; b < last_block(t); b++)
         for (int m = 0; m < t->times->n_micro; m++) {
-            add(t, b, b + 1, false, m);
+            add(t, b, ot_block_owner(t->chain, t->plan, b + 1), m, OT_TRANSFER_BOUNDARY, b);
             if (b >= t->first_trained)
-                add(t, b + 1, b, true, m);
+                add(t, b + 1, ot_block_owner(t->chain, t->plan, b), m, OT_TRANSFER_GRADIENT, b);
         }
+    for (int s = 0; s < t->chain->n_slabs; s++)
+        if (t->chain->slabs[s].shared)
+            list_shared(t, s);
     qsort(t->times->transfers, (size_t)t->times->n_transfers, sizeof *t->times->transfers, by_tick);
 }
 
@@ -214,6 +244,7 @@ int ot_stage_times_make(const struct ot_chain *chain, const struct ot_plan *plan
                         struct ot_stage_times *out) {
     int n_micro = train ? plan->max_micro : 1, places = train ? ot_plan_round_places(plan) : 1;
     size_t units = (size_t)chain->n_blocks * (size_t)n_micro;
+    size_t most = 2 * units + 2 * OT_MAX_USES * (size_t)chain->n_blocks; /* transfers */
     *out = (struct ot_stage_times){.n_blocks = chain->n_blocks,
                                    .n_micro = n_micro,
                                    .lead = places >= 2 * plan->shard.ranks ? 2 : 1,
@@ -221,7 +252,7 @@ int ot_stage_times_make(const struct ot_chain *chain, const struct ot_plan *plan
                                    .backward = malloc(units * sizeof *out->backward),
                                    .buffers = calloc(units, sizeof *out->buffers),
                                    .visits = calloc(2 * units, sizeof *out->visits),
-                                   .transfers = calloc(2 * units, sizeof *out->transfers)};
+                                   .transfers = calloc(most, sizeof *out->transfers)};
     struct table t = {.chain = chain,
                       .plan = plan,
                       .times = out,

@@ -15,6 +15,11 @@
  * LEAD is 2. So the device computes while activations cross. A round of few micro-batches would wait for
  * that, and has lead 1: an activation crosses in the last tick of its unit.
  *
+ * Shared slabs (plan/stages.h) cross in the ticks of results: the weights with micro-batch 0 of the block
+ * that uses them before the reader's first block does, the gradient sum of a use with the last micro-batch.
+ * So they need no ticks of their own: between that block and the reader, or between the use and the owner's
+ * first block, the boundary or its gradient crosses at least once.
+ *
  * The order of a rank's visits: forward visits are in the order of a run on one rank, and so are backward
  * visits. When a visit has ended, the rank begins the next backward visit if it may, else the next forward
  * visit if it may. The forward visits of a round wait until fewer than shard.in_flight earlier rounds are
@@ -41,12 +46,14 @@
 
 #include "offload/plan/stages.h"
 
-/* A boundary activation of a micro-batch, or its gradient, on its way from one rank to another. */
+/* Bytes on their way from one rank to another. */
 struct ot_stage_transfer {
     int tick;
     int from, to; /* ranks */
-    bool gradient;
-    int boundary, micro;
+    enum ot_transfer_kind kind;
+    /* The boundary; WEIGHTS: the slab; SUM: the use, block * OT_MAX_USES + its number in the block. */
+    int index;
+    int micro; /* WEIGHTS, SUM: the micro-batch with which it crosses */
 };
 
 struct ot_stage_times {
@@ -59,7 +66,7 @@ struct ot_stage_times {
         bool backward;
     } * visits;
     int n_transfers;
-    struct ot_stage_transfer *transfers; /* in the order of their ticks; of one tick: by boundary */
+    struct ot_stage_transfer *transfers; /* in the order of their ticks; of one tick: by index */
 };
 
 /* Backward computes the block again, and costs twice its forward. */

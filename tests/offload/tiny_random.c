@@ -10,8 +10,17 @@ static void deal_blocks(const struct ot_chain *chain, struct ot_plan *plan, uint
         plan->slabs[s].owner = (int)ot_random_below(seed, stream, (uint64_t)s, (uint64_t)plan->shard.ranks);
     for (int b = 0; b < chain->n_blocks; b++) { /* adapters go with their block */
         const struct ot_block_use *uses = chain->blocks[b].uses;
-        for (int u = 1; u < chain->blocks[b].n_uses; u++)
-            plan->slabs[uses[u].slab].owner = plan->slabs[uses[0].slab].owner;
+        int owner = ot_block_owner(chain, plan, b);
+        for (int u = 0; u < chain->blocks[b].n_uses; u++)
+            if (!chain->slabs[uses[u].slab].shared)
+                plan->slabs[uses[u].slab].owner = owner;
+    }
+    for (int s = 0; s < chain->n_slabs; s++) { /* shared slabs with their first one */
+        if (!chain->slabs[s].shared)
+            continue;
+        plan->slabs[s].owner = ot_block_owner(chain, plan, ot_slab_first_user(chain, s));
+        if (!chain->slabs[s].frozen)
+            plan->grad_slots[OT_SLOT_SHARED] = ot_slab_uses(chain, s);
     }
 }
 
@@ -122,4 +131,17 @@ void tiny_randomise(struct tiny_run *run, uint64_t seed) {
     tiny_random_grads(run, seed);
     tiny_random_shadows(run, seed);
 #undef PICK
+}
+
+void tiny_random_stage(struct tiny_run *run, int rank, void *context) {
+    const uint64_t *seed = context;
+    uint64_t own = *seed * 64 + (uint64_t)rank + 1;
+    tiny_random_owners(run, *seed);
+    tiny_randomise(run, own);
+    for (int k = 0; run->shard.world && k < OT_SLOT_KINDS; k++)
+        run->plan.grad_slots[k] += OT_SHARD_WORLD_GROUPS;
+    run->delay_seed = *seed;
+    tiny_random_rounds(run, *seed);
+    tiny_random_grads(run, own);
+    tiny_finish(run);
 }

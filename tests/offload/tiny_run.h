@@ -137,6 +137,9 @@ void tiny_random_kept(struct tiny_run *run, uint64_t seed, enum ot_tier last);
 void tiny_random_shadows(struct tiny_run *run, uint64_t seed);
 /* Chooses by the seed, for each slab, everything that a plan with everything on nvme may choose. */
 void tiny_randomise(struct tiny_run *run, uint64_t seed);
+/* Stages: chooses everything by the seed (context: a uint64_t), and for each rank in another way, but for
+ * what the transfers follow from: owners and rounds. */
+void tiny_random_stage(struct tiny_run *run, int rank, void *context);
 /* Trains TINY_STEPS steps. The third is short (fewer micro-batches, and a last micro-batch of one
  * sequence). */
 void tiny_train(const struct tiny_run *run, struct tiny_result *result);

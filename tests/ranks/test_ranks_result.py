@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 
 import program
+import tiny_models
 
 WORLD = ["--device", "cpu", "--steps", "4", "--micro-batch", "1", "--deterministic", "world"]
 OWN = ("log.jsonl", "run.json", "finished.json", "README.md")  # of the run: names, times, options
@@ -76,6 +78,24 @@ class Result(program.ProgramTest):
         self.assertEqual(found[0][1], found[1][1])
         for one, two in zip(found[0][0], found[1][0]):
             self.assertAlmostEqual(one, two, delta=1e-6)
+
+    def test_stages_of_an_encoder_decoder(self):
+        """Its layers share a slab, which ranks borrow: in training, evaluation, and for the sample at the end."""
+        tiny_models.write_model(self.path("t5"), tiny_models.MODELS["t5"])
+        self.train("tokens", *WORLD)
+        for name in "tokenizer.json", "tokenizer_config.json":
+            shutil.copy(os.path.join(self.path("tokens"), name), self.path("t5"))
+        words = ["--model", self.path("t5"), "--init", "files", "--eval-fraction", 0.1, "--eval-every", 2, "--device", "cpu",
+                 "--steps", 4, "--micro-batch", 1]
+        found = []
+        for ranks in 1, 3:
+            out = f"t5-{ranks}"
+            self.train(out, *words, *(["--gpus", ranks, "--shard", "stages"] if ranks > 1 else []))
+            found.append(([(event["event"], event["loss"]) for event in self.log(out) if event["event"] in ("step", "eval")],
+                          [event["text"] for event in self.log(out) if event["event"] == "sample"],
+                          program.read_bytes(self.path(f"{out}/model.safetensors"))))
+        self.assertEqual(found[0], found[1])
+        self.assertEqual((len(found[0][0]), len(found[0][1])), (4 + 3, 1))
 
     def test_the_run_is_recorded(self):
         self.train("recorded", *WORLD, "--gpus", 2)

@@ -222,29 +222,44 @@ static void adapters_on_any_number_of_ranks(void **state) {
     }
 }
 
-/* ---- refusals ---- */
-
-/* All layers use one slab, so it cannot belong to one rank, also if it is frozen. */
-static void stages_are_refused(void **state) {
+/* The ranks borrow what all layers share: it is trained with everything else, or alone, or frozen under
+ * adapters. */
+static void stages(void **state) {
     (void)state;
-    for (int variant = 0; variant < 2; variant++) {
+    tiny_needs_cpu();
+    bool slow = getenv("OT_TEST_SLOW") != NULL;
+    for (int variant = 0; variant < (slow ? 24 : tests_are_few() ? 1 : 3); variant++) {
         struct tiny_run run;
-        struct ot_model *model;
-        struct ot_plan plan = {0};
-        open_run(&run, false, OT_F32);
-        run.lora = variant ? &plain : NULL;
-        tiny_open_model(&run, &model);
-        const struct ot_plan_request request = {.chain = ot_model_chain(model),
-                                                .budget_bytes = {1 << 30, 1 << 30},
-                                                .sequence_tokens = TINY_SEQUENCE,
-                                                .step_sequences = TINY_STEP_SEQUENCES,
-                                                .train = true,
-                                                .shard = {.ranks = 2, .mode = OT_SHARD_STAGES}};
-        check_fails(ot_plan_make(&request, &plan), OT_E_USAGE, "the blocks of several ranks use ");
-        assert_int_equal(ot_error_cause(), OT_CAUSE_STAGES);
-        ot_model_close(model);
+        struct tiny_result alone, divided;
+        open_run(&run, variant & 1, (enum ot_dtype)(variant % 3));
+        run.micro_sequences = 1;
+        run.clip = variant % 4 == 3 && run.dtype != OT_F16 ? 0 : 1.0f;
+        run.lora = variant % 3 == 2 ? &plain : NULL;
+        run.trains = variant % 6 == 1 ? is_shared : NULL;
+        struct tiny_world w = {.ranks = 1, .world = variant % 5 == 4, .slots = 2};
+        tiny_train_ranks(&run, &w, &alone);
+        for (uint64_t seed = 0; seed < (slow ? 8 : 2); seed++) {
+            uint64_t own = 100 * (uint64_t)variant + seed;
+            w = (struct tiny_world){.ranks = 2 + variant % 4,
+                                    .mode = OT_SHARD_STAGES,
+                                    .world = w.world,
+                                    .in_flight = (int)seed % 3,
+                                    .weights = OT_HOME_HOST,
+                                    .state = OT_HOME_HOST,
+                                    .activations = OT_HOME_HOST,
+                                    .slots = 2,
+                                    .delay_seed = seed,
+                                    .change = tiny_random_stage,
+                                    .context = &own};
+            tiny_train_ranks(&run, &w, &divided);
+            tiny_same(&alone, &divided, "stages");
+            tiny_result_free(&divided);
+        }
+        tiny_result_free(&alone);
     }
 }
+
+/* ---- refusals ---- */
 
 static void refuse(const struct tiny_run *run, struct ot_engine *engine, struct ot_step_input *input,
                    const char *words) {
@@ -309,7 +324,7 @@ int main(void) {
         cmocka_unit_test(a_base_is_its_decoded_weights),
         cmocka_unit_test(the_shared_slab_is_plain),
         cmocka_unit_test(adapters_on_any_number_of_ranks),
-        cmocka_unit_test(stages_are_refused),
+        cmocka_unit_test(stages),
         cmocka_unit_test(wrong_ranges),
         cmocka_unit_test(no_world),
     };

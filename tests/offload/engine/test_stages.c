@@ -114,20 +114,6 @@ static void rounds_in_flight(void **state) {
 
 /* ---- random plans ---- */
 
-/* Chooses a plan for a rank at random, but for what the transfers follow from: owners and rounds. */
-static void randomise(struct tiny_run *run, int rank, void *context) {
-    const uint64_t *seed = context;
-    uint64_t own = *seed * 64 + (uint64_t)rank + 1;
-    tiny_random_owners(run, *seed);
-    tiny_randomise(run, own);
-    for (int k = 0; run->shard.world && k < OT_SLOT_KINDS; k++)
-        run->plan.grad_slots[k] += OT_SHARD_WORLD_GROUPS;
-    run->delay_seed = *seed;
-    tiny_random_rounds(run, *seed);
-    tiny_random_grads(run, own);
-    tiny_finish(run);
-}
-
 static struct tiny_world random_world(int ranks, uint64_t *seed) {
     return (struct tiny_world){.ranks = ranks,
                                .mode = OT_SHARD_STAGES,
@@ -136,7 +122,7 @@ static struct tiny_world random_world(int ranks, uint64_t *seed) {
                                .activations = OT_HOME_HOST,
                                .slots = 2,
                                .delay_seed = *seed,
-                               .change = randomise,
+                               .change = tiny_random_stage,
                                .context = seed};
 }
 
@@ -330,7 +316,7 @@ static void walk_leg(const struct tiny_run *run, bool world, uint64_t seed, stru
         m->run.join_context = ranks;
         tiny_plan(&m->run, OT_HOME_HOST, r % 2 ? OT_HOME_HOST : OT_HOME_NVME, OT_HOME_HOST, 2);
         if (leg->mode == OT_SHARD_STAGES)
-            randomise(&m->run, r, &seed);
+            tiny_random_stage(&m->run, r, &seed);
         m->run.plan.snapshot_slots = 2;
         tiny_finish(&m->run);
     }

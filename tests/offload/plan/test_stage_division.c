@@ -85,11 +85,39 @@ static void chains_that_cannot_be_divided(void **state) {
                 "the blocks of several ranks use slab, so the model cannot be divided into stages");
 }
 
+/* The owner of a shared slab is the rank of the first block that uses it. */
+static void shared_slabs_have_one_owner(void **state) {
+    (void)state;
+    struct fake f = {.layers = 4, .hidden = 64, .layer_params = 1 << 16, .edge_params = 1 << 16};
+    struct ot_slab_plan slabs[MAX_LAYERS + 2];
+    fake_open(&f);
+    int shared = f.chain.n_slabs++;
+    f.slabs[shared] = (struct ot_slab_spec){.name = "biases", .n_params = 2048, .shared = true};
+    for (int b = 2; b < 5; b++) { /* the shared slab comes first, as in a T5 */
+        f.blocks[b].uses[f.blocks[b].n_uses++] = f.blocks[b].uses[0];
+        f.blocks[b].uses[0] = (struct ot_block_use){shared, true};
+    }
+    struct ot_plan plan = {
+        .slabs = slabs, .n_slabs = f.chain.n_slabs, .shard = {0, 3, OT_SHARD_STAGES, .turn_blocks = 1}};
+    check_ok(ot_stages_divide(&f.chain, &plan));
+    assert_int_equal(ot_slab_first_user(&f.chain, shared), 2);
+    assert_int_equal(slabs[shared].owner, ot_block_owner(&f.chain, &plan, 2));
+    assert_int_equal(slabs[shared].owner, 1);
+    for (int *r = &plan.shard.rank; *r < 3; (*r)++) {
+        assert_int_equal(ot_slab_is_borrowed(&f.chain, &plan, shared), *r != 1);
+        assert_false(ot_slab_is_borrowed(&f.chain, &plan, 1));
+        assert_int_equal(ot_slab_is_here(&f.chain, &plan, 1), ot_slab_is_own(&plan, 1));
+    }
+    f.slabs[shared].encoded_bytes = OT_ENCODED_ALIGN;
+    check_fails(ot_stages_divide(&f.chain, &plan), OT_E_USAGE, "the blocks of several ranks use biases");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_are_dealt_in_turns),
         cmocka_unit_test(what_is_no_division),
         cmocka_unit_test(chains_that_cannot_be_divided),
+        cmocka_unit_test(shared_slabs_have_one_owner),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
