@@ -65,6 +65,25 @@ class Gpus(program.ProgramTest):
         self.assertEqual(losses[0], losses[1])
         self.assertGreater(len(losses[0]), 0)
 
+    def test_stages_have_the_bits_of_one_gpu(self):
+        """Over NCCL, and, in slow runs, through host memory that the ranks pin."""
+        held = program.write_rows(self.path("held.jsonl"), [{"text": row["answer"]} for row in program.sql_rows(1)])
+        train = [program.PROGRAM, "train", *program.SMALL, "--data", self.rows, "--eval-data", held, "--steps", "2",
+                 "--micro-batch", "1", "--no-forecast", "--save-every", "never"]
+        found = []
+        for comm, description in ("one", ""), ("nccl", "NCCL .*, 2 ranks"), ("tcp", "tcp, 2 ranks"):
+            if comm == "tcp" and not os.environ.get("OT_TEST_SLOW"):
+                continue
+            stages = [] if comm == "one" else ["--gpus", "2", "--shard", "stages", "--comm", comm]
+            result = run([*train, *stages, "--out", self.path(comm)], 2)
+            self.assertEqual(result.code, 0, result.err)
+            self.assertTrue(re.search(description, result.err), result.err)
+            losses = [(event["event"], event["loss"]) for event in self.log(comm) if event["event"] in ("step", "eval")]
+            self.assertEqual(len(losses), 4)
+            found.append((losses, program.read_bytes(self.path(f"{comm}/model.safetensors"))))
+        for other in found[1:]:
+            self.assertEqual(other, found[0])
+
     def test_work_that_fails_on_the_gpu_ends_all_ranks(self):
         result = run([*TEST, "--gpus", "2", "-q"], 2, OT_FAKE_NCCL_ASYNC="7")
         self.assertEqual(result.code, COMM_FAILED, result.err)
