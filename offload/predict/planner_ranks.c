@@ -27,18 +27,26 @@ struct stages {
 struct shape {
     int layers;
     bool first, last; /* it owns the first, the last block */
+    /* Parameters of its slabs: the layers of an encoder-decoder are not equal, and one rank has what they
+     * share. */
+    int64_t trained, frozen;
 };
 
 static struct shape shape_of(const struct ot_chain *chain, const struct ot_plan *divided, int rank) {
     struct ot_plan of_rank = *divided;
     of_rank.shard.rank = rank;
-    return (struct shape){.layers = ot_plan_middle_blocks(chain, &of_rank, 1),
+    struct shape shape = {.layers = ot_plan_middle_blocks(chain, &of_rank, 1),
                           .first = ot_block_is_own(chain, &of_rank, 0),
                           .last = ot_block_is_own(chain, &of_rank, chain->n_blocks - 1)};
+    for (int s = 0; s < chain->n_slabs; s++)
+        if (ot_slab_is_own(&of_rank, s))
+            *(chain->slabs[s].frozen ? &shape.frozen : &shape.trained) += chain->slabs[s].n_params;
+    return shape;
 }
 
 static bool is_same(struct shape a, struct shape b) {
-    return a.layers == b.layers && a.first == b.first && a.last == b.last;
+    return a.layers == b.layers && a.first == b.first && a.last == b.last && a.trained == b.trained &&
+           a.frozen == b.frozen;
 }
 
 /* Plans a rank: as the rank `like`, which has the same shape; or by a search (like < 0). leader: the rank

@@ -128,6 +128,30 @@ static void what_is_forced_stays(void **state) {
     ot_costs_free(&costs);
 }
 
+/* A rank whose layers are larger has a plan of its own, and so has one whose layers are smaller: here the third
+ * rank, which has as many layers as the second. */
+static void unequal_layers_have_other_plans(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_costs costs;
+    fake_open_small(&f, OT_BF16, false);
+    f.slabs[6].n_params *= 16; /* on the second rank, in turns or not */
+    open_costs(&f, 1e10, &costs);
+    struct ot_plan_request rq = request_of(&f);
+    rq.budget_bytes[OT_TIER_GPU] = (size_t)200 << 20;
+    for (rq.shard.rank = 1; rq.shard.rank < 3; rq.shard.rank++) {
+        struct ot_planner_result chosen;
+        int64_t tiles[OT_TILE_ENGINES] = {0};
+        check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &chosen, NULL));
+        assert_int_equal(ot_block_is_own(&f.chain, &chosen.plan, 6), rq.shard.rank == 1);
+        for (int e = 0; e < OT_TILE_ENGINES; e++)
+            tiles[e] = ot_plan_count_tiles(&chosen.plan, (enum ot_tile_engine)e);
+        assert_int_equal(tiles[OT_TILE_STREAM] + tiles[OT_TILE_CPU] > 0, rq.shard.rank == 1);
+        ot_plan_free(&chosen.plan);
+    }
+    ot_costs_free(&costs);
+}
+
 /* Stages change the bits: like another micro-batch they must save a share of the step, which is less if all
  * modes have the same bits. */
 static void stages_are_chosen_for_a_clear_gain(void **state) {
@@ -290,6 +314,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_wait_for_each_other),
                                        cmocka_unit_test(a_slow_network_crosses_less),
                                        cmocka_unit_test(what_is_forced_stays),
+                                       cmocka_unit_test(unequal_layers_have_other_plans),
                                        cmocka_unit_test(stages_are_chosen_for_a_clear_gain),
                                        cmocka_unit_test(the_runner_up_is_the_next_mode),
                                        cmocka_unit_test(without_stages_shares_are_left),
