@@ -264,7 +264,9 @@ int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
     }
     OT_TRY(check_slots("weights", plan->weight_slots, weights, OT_PLAN_MAX_SLOTS));
     OT_TRY(check_slots("encoded weights", plan->encoded_slots, encoded, OT_PLAN_MAX_SLOTS));
-    OT_TRY(check_slots("gradients", plan->grad_slots, grads, chain->n_slabs + 1 + OT_SHARD_WORLD_GROUPS));
+    /* A slab that all layers share needs a slot for each use, and each depth of its tree. */
+    int most_sums = (chain->n_slabs + 1) * ot_shard_accumulators(&plan->shard) + OT_SHARD_WORLD_GROUPS;
+    OT_TRY(check_slots("gradients", plan->grad_slots, grads, most_sums));
     OT_TRY(check_slots("gradients of other ranks", plan->exchange_slots, exchanges, OT_PLAN_MAX_SLOTS));
     OT_TRY(check_slots("gradients on their way out", plan->grad_out_slots, grads_out, OT_PLAN_MAX_SLOTS));
     if (plan->train && plan->activations != OT_HOME_GPU && plan->activation_slots < 1)

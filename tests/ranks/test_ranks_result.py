@@ -87,15 +87,16 @@ class Result(program.ProgramTest):
             shutil.copy(os.path.join(self.path("tokens"), name), self.path("t5"))
         words = ["--model", self.path("t5"), "--init", "files", "--eval-fraction", 0.1, "--eval-every", 2, "--device", "cpu",
                  "--steps", 4, "--micro-batch", 1]
-        found = []
-        for ranks in 1, 3:
-            out = f"t5-{ranks}"
-            self.train(out, *words, *(["--gpus", ranks, "--shard", "stages"] if ranks > 1 else []))
-            found.append(([(event["event"], event["loss"]) for event in self.log(out) if event["event"] in ("step", "eval")],
-                          [event["text"] for event in self.log(out) if event["event"] == "sample"],
-                          program.read_bytes(self.path(f"{out}/model.safetensors"))))
-        self.assertEqual(found[0], found[1])
-        self.assertEqual((len(found[0][0]), len(found[0][1])), (4 + 3, 1))
+        for ranks, more in (3, []), (2, ["--deterministic", "world"]):
+            found = []
+            for out, stages in ("t5-one", []), ("t5-stages", ["--gpus", ranks, "--shard", "stages"]):
+                self.train(out, *words, *more, *stages)
+                log = self.log(out)
+                found.append(([(event["event"], event["loss"]) for event in log if event["event"] in ("step", "eval")],
+                              [event["text"] for event in log if event["event"] == "sample"],
+                              program.read_bytes(self.path(f"{out}/model.safetensors"))))
+            self.assertEqual(found[0], found[1])
+            self.assertEqual((len(found[0][0]), len(found[0][1])), (4 + 3, 1))
 
     def test_the_run_is_recorded(self):
         self.train("recorded", *WORLD, "--gpus", 2)
