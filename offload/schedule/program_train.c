@@ -124,12 +124,10 @@ int ot_program_sum(struct ot_program *p, int use) {
 void ot_program_pass_on_sum(struct ot_program *p, int use, bool sends) {
     int block = use / OT_MAX_USES, number = use % OT_MAX_USES;
     int slab = p->chain->blocks[block].uses[number].slab, sum = ot_layout_sum(block, number, 0);
-    if (sends) {
+    if (sends)
         release_accumulator(p, slab, sum);
-        return;
-    }
-    p->sums[sum].micro = p->plan->max_micro;
-    p->uses_left[slab]--;
+    else
+        p->uses_left[slab]--;
 }
 
 /* Adds one sum to another. */

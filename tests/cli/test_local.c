@@ -208,20 +208,34 @@ static void a_rank_that_is_stopped_at_its_end(void **state) {
     (void)state;
     double begin = ot_clock_seconds();
     silence = 0.4;
-    int code = await_code(launch(3, RANK "[ $R = 1 ] && kill -STOP $$; exit 0", 0, 60));
+    int code = await_code(launch(2, RANK "[ $R = 1 ] && kill -STOP $$; exit 0", 0, 60));
     assert_int_equal(code, 11);
     assert_true(ot_clock_seconds() - begin < 20);
     assert_string_equal(read_text("err"),
                         "error: rank 1 was stopped by a signal and did not go on, so it was "
                         "killed after the others had ended\n");
-    silence = 1;
+    silence = 0; /* 30 s */
     pid_t process =
-        launch(2, RANK "[ $R = 0 ] && exit 0; echo $$ >self; kill -STOP $$; sleep 2; echo on >on", 0, 60);
+        launch(2, RANK "[ $R = 0 ] && exit 0; echo $$ >self; kill -STOP $$; sleep 1; echo on >on", 0, 60);
     await_file("self");
-    pause_seconds(0.2);
+    pause_seconds(0.3);
     assert_int_equal(kill(atoi(read_text("self")), SIGCONT), 0);
     assert_int_equal(await_code(process), 0);
     assert_string_equal(read_text("on"), "on\n");
+}
+
+/* Nobody has ended: somebody has stopped the whole run, and may let it go on at any time. */
+static void all_ranks_may_be_stopped(void **state) {
+    (void)state;
+    silence = 0.2;
+    pid_t process = launch(2, RANK "echo $$ >self$R; kill -STOP $$; exit 0", 0, 60);
+    await_file("self0");
+    await_file("self1");
+    pause_seconds(0.8);
+    for (int r = 0; r < 2; r++)
+        assert_int_equal(kill(atoi(read_text(r ? "self1" : "self0")), SIGCONT), 0);
+    assert_int_equal(await_code(process), 0);
+    silence = 0;
 }
 
 static void long_output_keeps_its_end(void **state) {
@@ -352,6 +366,7 @@ int main(void) {
         LOCAL_TEST(what_rank_0_has_said_is_no_second_error),
         LOCAL_TEST(a_stopped_rank_is_killed),
         LOCAL_TEST(a_rank_that_is_stopped_at_its_end),
+        LOCAL_TEST(all_ranks_may_be_stopped),
         LOCAL_TEST(long_output_keeps_its_end),
         LOCAL_TEST(each_rank_has_its_own_sentence),
         LOCAL_TEST(output_without_a_folder_goes_to_stderr),

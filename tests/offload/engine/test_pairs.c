@@ -261,6 +261,25 @@ static void stages(void **state) {
 
 /* ---- refusals ---- */
 
+/* The owner of the shared slab is the rank of the first layer. */
+static void a_wrong_owner(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct ot_model *model;
+    open_run(&run, false, OT_F32);
+    run.shard = (struct ot_shard){.ranks = 2, .mode = OT_SHARD_STAGES};
+    tiny_plan(&run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 2);
+    tiny_open_model(&run, &model);
+    const struct ot_chain *chain = ot_model_chain(model);
+    int *owner = &run.plan.slabs[chain->blocks[1].uses[0].slab].owner;
+    check_ok(ot_plan_finish(chain, &run.plan));
+    assert_int_equal(*owner, 0);
+    for (*owner = -1; *owner <= 2; *owner += *owner < 0 ? 2 : 1)
+        check_fails(ot_plan_finish(chain, &run.plan), OT_E_USAGE, "uses it on rank ");
+    ot_model_close(model);
+    ot_plan_free(&run.plan);
+}
+
 static void refuse(const struct tiny_run *run, struct ot_engine *engine, struct ot_step_input *input,
                    const char *words) {
     (void)run;
@@ -325,6 +344,7 @@ int main(void) {
         cmocka_unit_test(the_shared_slab_is_plain),
         cmocka_unit_test(adapters_on_any_number_of_ranks),
         cmocka_unit_test(stages),
+        cmocka_unit_test(a_wrong_owner),
         cmocka_unit_test(wrong_ranges),
         cmocka_unit_test(no_world),
     };
