@@ -128,8 +128,8 @@ static void what_is_forced_stays(void **state) {
     ot_costs_free(&costs);
 }
 
-/* A rank whose layers are larger has a plan of its own, and so has one whose layers are smaller: here the third
- * rank, which has as many layers as the second. */
+/* A rank whose layers are larger has a plan of its own, and so has one whose layers are smaller: here the
+ * third rank, which has as many layers as the second. */
 static void unequal_layers_have_other_plans(void **state) {
     (void)state;
     struct fake f;
