@@ -117,13 +117,15 @@ static void bring(struct ot_program *p, struct ot_passing *passing, struct ot_re
 }
 
 /* Copies an activation and the next ones back, as far as slots allow. Returns its slot. OT_NO_BUFFER: it did
- * not leave. */
+ * not leave. With several rounds in flight, a forward visit may come before the next backward visit, and
+ * takes slots of kept activations: those that are brought back must be of this visit. */
 static int find_back(struct ot_program *p, struct ot_passing *passing, int index, int micro) {
     struct ot_return *next = &passing->returns[passing->next_return];
     int left = passing->n_returns - passing->next_return;
     if (left == 0 || next->index != index || next->micro != micro)
         return OT_NO_BUFFER;
-    for (int i = 0; i < passing->n_slots && i < left; i++) {
+    bool mixes = passing->content == OT_CONTENT_SAVED && p->plan->shard.in_flight > 1;
+    for (int i = 0; i < passing->n_slots && i < left && !(mixes && next[i].index != index); i++) {
         if (ot_plan_round_first(p->plan, next[i].micro) != ot_plan_round_first(p->plan, micro))
             break; /* not computed yet */
         if (next[i].slot == OT_NO_BUFFER)
