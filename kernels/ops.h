@@ -38,10 +38,14 @@
  * linear layer y = x W^T sets trans_b; dx = dy W sets nothing; dW += dy^T x sets trans_a, and addend to C. A,
  * B and bias have dtype; C and addend have c_dtype and ldc. scale 0 means 1. The scale multiplies the fp32
  * sums; with another scale than 1, bias must be NULL. Bias and addend are added in fp32, before the only
- * rounding. C must not overlap A, B and bias; addend is C, or does not overlap C. */
+ * rounding. C must not overlap A, B and bias; addend is C, or does not overlap C.
+ *
+ * The bits of a row may depend on m, because a device chooses its algorithm by the shape. by_rows: each row
+ * has the bits of a product of that row alone, m = 1 (set in both). It reads B once on the cpu device, and
+ * once a row on the cuda device. It needs trans_b, and not trans_a. */
 struct ot_gemm {
     enum ot_dtype dtype, c_dtype;
-    bool trans_a, trans_b;
+    bool trans_a, trans_b, by_rows;
     int64_t m, n, k;
     const void *a, *b, *bias, *addend; /* bias and addend may be NULL */
     void *c;

@@ -152,12 +152,14 @@ struct ot_combine_backward {
  * is the form SUMS with m = 1 and an A of ones. scale, c_dtype, addend and overlaps are as in struct
  * ot_gemm.
  *
+ * by_rows: as in struct ot_gemm; ROWS with trans_b only.
+ *
  * rows: the capacity, at least offsets[experts]. It sets the size of the launch; no result depends on it. */
 enum ot_groups_form { OT_GROUPS_ROWS, OT_GROUPS_SUMS };
 struct ot_gemm_groups {
     enum ot_dtype dtype, c_dtype;
     enum ot_groups_form form;
-    bool trans_b;                      /* ROWS only */
+    bool trans_b, by_rows;             /* ROWS only */
     int64_t experts, rows, m, n, k;    /* m: SUMS only; k: ROWS only */
     const int32_t *offsets;            /* [experts + 1] */
     const void *a, *b, *bias, *addend; /* bias (ROWS only) and addend may be NULL */

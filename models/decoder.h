@@ -172,6 +172,11 @@ static inline void *ot_run_at(const struct ot_block_run *run, const void *base, 
     return (char *)base + (size_t)index * ot_dtype_bytes(run->dtype);
 }
 
+/* True if each row of a forward product must have the bits of a product of that row alone (block.h). */
+static inline bool ot_run_by_rows(const struct ot_block_run *run) {
+    return run->kv.texts != NULL;
+}
+
 /* Address of a weight or a gradient. NULL if the model has no such tensor; of a gradient also if the tensor
  * is frozen. */
 static inline const void *ot_run_weight(const struct ot_block_run *run, struct ot_place place) {

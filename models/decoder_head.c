@@ -199,9 +199,19 @@ static void run_chunks(const struct ot_model *model, const struct ot_block_run *
     }
 }
 
-static void cap_logits(const struct ot_model *model, const struct ot_block_run *run) {
+/* The logits of each text's last token: of all tokens if each continues a text of its own. */
+static void last_logits(const struct ot_model *model, const struct ot_block_run *run) {
+    int64_t vocab = model->config.vocab, end = run->batch.n_tokens, begin = run->kv.texts ? 0 : end - 1;
+    for (int64_t first = begin; first < end; first += CHUNK_TOKENS) {
+        struct chunk chunk =
+            make_chunk(model, run, first, ot_min(end - first, CHUNK_TOKENS), false, first == begin);
+        chunk_norm(model, run, &chunk);
+        for (int64_t at = 0, step = piece_tokens(vocab); at < chunk.n; at += step)
+            piece_logits(run, &chunk, at, ot_min(chunk.n - at, step),
+                         run->logits + (first - begin + at) * vocab);
+    }
     const struct ot_softcap op = {
-        .n = model->config.vocab, .cap = model->config.logit_softcap, .x = run->logits};
+        .n = (end - begin) * vocab, .cap = model->config.logit_softcap, .x = run->logits};
     if (op.cap != 0)
         ot_run_ops(run)->softcap(run->lane, &op);
 }
@@ -211,10 +221,7 @@ static void forward(const struct ot_model *model, int block, const struct ot_blo
     if (run->pass == OT_PASS_EVAL || run->scores) {
         run_chunks(model, run, false);
     } else if (run->pass == OT_PASS_DECODE) {
-        struct chunk last = make_chunk(model, run, run->batch.n_tokens - 1, 1, false, true);
-        chunk_norm(model, run, &last);
-        piece_logits(run, &last, 0, 1, run->logits);
-        cap_logits(model, run);
+        last_logits(model, run);
     }
     /* Else forward does nothing in training: backward computes the loss together with its gradient. */
 }

@@ -206,11 +206,55 @@ static void attend(const struct ot_layer_call *call) {
     call->model->layer_kind->attend(call, &at, call->first + call->n);
 }
 
+/* q, k and v of new tokens, from `input` [n, hidden]. */
+static void project_new(const struct ot_layer_call *call, const void *input, const struct ot_qkv *new) {
+    const struct ot_linear qkv = qkv_proj(call, false);
+    int64_t q = call->model->q_elems, kv = call->model->kv_elems;
+    ot_layer_project_part(call, qkv, input, 0, q, new->q);
+    ot_layer_project_part(call, qkv, input, q, kv, new->k);
+    ot_layer_project_part(call, qkv, input, q + kv, kv, new->v);
+    if (call->config->qk_norm != OT_QK_NORM_NONE) {
+        head_norm(call, true, new->q, q, new->q, q);
+        head_norm(call, false, new->k, kv, new->k, kv);
+    }
+    rope(call, new, false);
+}
+
+/* memory.attn from `input`, whose tokens continue texts of their own: each text has its own call of
+ * attention, with the shape that it has alone. */
+static void attend_texts(const struct ot_layer_call *call, const void *input) {
+    const struct ot_block_run *run = call->run;
+    int64_t q = call->model->q_elems, kv = call->model->kv_elems;
+    size_t row_bytes = (size_t)kv * ot_dtype_bytes(run->dtype);
+    void *k = ot_run_at(run, call->memory.qkv, call->n * q), *v = ot_run_at(run, k, call->n * kv);
+    const struct ot_qkv new = {call->memory.qkv, k, v, q, kv, kv};
+    project_new(call, input, &new);
+    for (int64_t i = 0; i < call->n; i++) {
+        const struct ot_kv_text *text = &run->kv.texts[i];
+        const struct ot_qkv all = {ot_run_at(run, new.q, i * q),
+                                   ot_run_at(run, run->kv.k, text->first * kv),
+                                   ot_run_at(run, run->kv.v, text->first * kv),
+                                   q,
+                                   kv,
+                                   kv};
+        struct ot_block_run one = *run;
+        struct ot_layer_call part = *call;
+        one.batch.row_start += i;
+        part.run = &one;
+        part.n = 1;
+        part.memory.attn = ot_run_at(run, call->memory.attn, i * q);
+        ot_lane_copy(run->lane, OT_COPY_D2D, ot_run_at(run, all.k, text->n_past * kv),
+                     ot_run_at(run, k, i * kv), row_bytes);
+        ot_lane_copy(run->lane, OT_COPY_D2D, ot_run_at(run, all.v, text->n_past * kv),
+                     ot_run_at(run, v, i * kv), row_bytes);
+        call->model->layer_kind->attend(&part, &all, text->n_past + 1);
+    }
+}
+
 /* memory.attn from `input` [n, hidden], with a key-value cache: writes the new k and v into the cache behind
  * those of earlier tokens. */
 static void attend_cached(const struct ot_layer_call *call, const void *input) {
     const struct ot_block_run *run = call->run;
-    const struct ot_linear qkv = qkv_proj(call, false);
     int64_t q = call->model->q_elems, kv = call->model->kv_elems, n_past = run->kv.n_past + call->first;
     const struct ot_qkv new = {call->memory.qkv,
                                ot_run_at(run, run->kv.k, n_past * kv),
@@ -219,14 +263,7 @@ static void attend_cached(const struct ot_layer_call *call, const void *input) {
                                kv,
                                kv};
     const struct ot_qkv all = {new.q, run->kv.k, run->kv.v, q, kv, kv};
-    ot_layer_project_part(call, qkv, input, 0, q, new.q);
-    ot_layer_project_part(call, qkv, input, q, kv, new.k);
-    ot_layer_project_part(call, qkv, input, q + kv, kv, new.v);
-    if (call->config->qk_norm != OT_QK_NORM_NONE) {
-        head_norm(call, true, new.q, q, new.q, q);
-        head_norm(call, false, new.k, kv, new.k, kv);
-    }
-    rope(call, &new, false);
+    project_new(call, input, &new);
     call->model->layer_kind->attend(call, &all, n_past + call->n);
 }
 
@@ -299,7 +336,7 @@ static bool compute_qkv(const struct ot_layer_call *call, enum ot_keep_level hav
     if (call->until == OT_INPUT_QKV)
         return false;
     if (call->cached) {
-        attend_cached(call, ot_layer_qkv_input(call));
+        (call->run->kv.texts ? attend_texts : attend_cached)(call, ot_layer_qkv_input(call));
         return true;
     }
     ot_linear_forward(call->run, &qkv, ot_layer_qkv_input(call), call->run->dtype, rows);

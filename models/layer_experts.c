@@ -131,6 +131,7 @@ static void rows_product(const struct ot_layer_call *call, struct expert_map map
         .c_dtype = call->run->dtype,
         .form = OT_GROUPS_ROWS,
         .trans_b = !backward,
+        .by_rows = !backward && ot_run_by_rows(call->run),
         .experts = call->config->n_experts,
         .rows = call->inner_rows,
         .n = n,

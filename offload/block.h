@@ -138,17 +138,26 @@ struct ot_batch_view { /* a micro-batch; all pointers are device memory */
     const int32_t *input_first, *input_end, *key_end;
 };
 
-/* Keys and values of earlier tokens, for generation: [capacity, kv_elems] each. The first n_past rows are
- * filled. */
+/* Keys and values of earlier tokens, for generation. A text's rows in the cache are [capacity, kv_elems] of k
+ * and of v, one after the other; the first n_past of them are filled.
+ *
+ * Either all tokens of the run continue one text, whose first rows are k and v. Or each token continues a
+ * text of its own (texts is not NULL): token i continues texts[i], whose rows begin `first` rows after k and
+ * v. Then every token gets the bits that it would get in a run by itself. */
+struct ot_kv_text {
+    int64_t first, n_past;
+};
 struct ot_kv_cache {
     void *k, *v;
-    int64_t n_past, capacity;
+    int64_t n_past;                 /* of the one text */
+    const struct ot_kv_text *texts; /* [n_tokens] on the host; read only during the call */
 };
 
 enum ot_pass {
     OT_PASS_TRAIN, /* forward for training; the last block does nothing here, unless the chain compares */
     OT_PASS_EVAL,  /* forward only; the last block writes token_loss */
-    OT_PASS_DECODE /* forward with kv; the last block writes the logits of the last token */
+    /* forward with kv; the last block writes the logits of each text's last token in the run */
+    OT_PASS_DECODE
 };
 
 /* The half of a block's forward to run. Two halves give the same bits as OT_HALF_BOTH. Both get the same run,
@@ -202,8 +211,8 @@ struct ot_block_run {
      * where no token has a larger logit than the target. */
     float *token_loss;
     bool marks_hits;
-    float *logits;         /* last block, DECODE: [vocab] fp32 */
-    struct ot_kv_cache kv; /* DECODE, middle blocks */
+    float *logits;         /* last block, DECODE: [texts of the run, vocab] fp32 */
+    struct ot_kv_cache kv; /* DECODE */
 };
 
 /* The work of one call, for predictions. product_flops: multiplications and additions of matrix products.

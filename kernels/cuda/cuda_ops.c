@@ -164,10 +164,32 @@ static void cuda_gemm_groups(struct ot_lane *base, const struct ot_gemm_groups *
     ot_cuda_lane_check(lane, ot_cuda_gemm_groups(op, &on));
 }
 
+static void cuda_gemm(struct ot_lane *base, const struct ot_gemm *op);
+
+static const void *gemm_row(const void *matrix, enum ot_dtype dtype, int64_t elems) {
+    return matrix ? (const char *)matrix + (size_t)elems * ot_dtype_bytes(dtype) : NULL;
+}
+
+/* by_rows. The products by groups need nothing: their kernels compute every row alike. */
+static void cuda_gemm_by_rows(struct ot_lane *base, const struct ot_gemm *op) {
+    for (int64_t row = 0; row < op->m; row++) {
+        struct ot_gemm one = *op;
+        one.m = 1;
+        one.a = gemm_row(op->a, op->dtype, row * op->lda);
+        one.addend = gemm_row(op->addend, op->c_dtype, row * op->ldc);
+        one.c = (void *)gemm_row(op->c, op->c_dtype, row * op->ldc);
+        cuda_gemm(base, &one);
+    }
+}
+
 static void cuda_gemm(struct ot_lane *base, const struct ot_gemm *op) {
     struct ot_cuda_lane *lane = (struct ot_cuda_lane *)base;
     const struct ot_cuda_device *device = ot_cuda_device_of(base->device);
     assert(is_sound_gemm(op));
+    if (op->by_rows && op->m > 1) {
+        cuda_gemm_by_rows(base, op);
+        return;
+    }
     if (!ot_cuda_lane_begin_op(lane))
         return;
     if (!ot_cuda_guard_gemm(device->guard, device->gemm, op, &device->on)) {

@@ -38,7 +38,11 @@ static int make_schedules(struct ot_engine *en) {
     OT_TRY(ot_schedule_make_forward(chain, &en->plan, &en->layout, OT_PASS_EVAL, &en->eval));
     OT_TRY(ot_schedule_verify(&en->eval, &en->layout, &en->plan));
     OT_TRY(ot_schedule_make_forward(chain, &en->plan, &en->layout, OT_PASS_DECODE, &en->decode));
-    return ot_schedule_verify(&en->decode, &en->layout, &en->plan);
+    OT_TRY(ot_schedule_verify(&en->decode, &en->layout, &en->plan));
+    if (ot_schedule_prompts(&en->plan) == 1)
+        return 0;
+    OT_TRY(ot_schedule_make_prompts(chain, &en->plan, &en->layout, &en->prompts));
+    return ot_schedule_verify(&en->prompts, &en->layout, &en->plan);
 }
 
 /* Stages: checks that the communicator's memory on the host has room for each call. */
@@ -90,7 +94,8 @@ out:
  * Errors: OT_E_USAGE, OT_E_COMM. */
 static int agree(const struct ot_engine *en) {
     const struct ot_shard *shard = &en->plan.shard;
-    const struct ot_schedule *all[] = {&en->train, &en->flush, &en->gather, &en->eval, &en->decode};
+    const struct ot_schedule *all[] = {&en->train, &en->flush,  &en->gather,
+                                       &en->eval,  &en->decode, &en->prompts};
     char text[256];
     uint32_t operations = 0;
     int64_t params = 0;
@@ -119,7 +124,8 @@ static int bind_schedules(struct ot_engine *en) {
     for (int s = 0; s < en->chain.n_slabs; s++)
         en->frozen_stale = en->frozen_stale || (en->stale && en->chain.slabs[s].frozen);
     OT_TRY(ot_executor_bind(en->executor, &en->eval, &en->eval_bound));
-    return ot_executor_bind(en->executor, &en->decode, &en->decode_bound);
+    OT_TRY(ot_executor_bind(en->executor, &en->decode, &en->decode_bound));
+    return en->prompts.n_tasks > 0 ? ot_executor_bind(en->executor, &en->prompts, &en->prompts_bound) : 0;
 }
 
 static int allocate(struct ot_engine *en) {
@@ -262,6 +268,7 @@ void ot_engine_close(struct ot_engine *en) {
     ot_executor_unbind(en->executor, en->gather_bound);
     ot_executor_unbind(en->executor, en->eval_bound);
     ot_executor_unbind(en->executor, en->decode_bound);
+    ot_executor_unbind(en->executor, en->prompts_bound);
     ot_executor_close(en->executor);
     ot_snapshot_close(en->snapshot);
     ot_engine_close_shadows(en);
@@ -280,6 +287,7 @@ void ot_engine_close(struct ot_engine *en) {
     ot_schedule_free(&en->gather);
     ot_schedule_free(&en->eval);
     ot_schedule_free(&en->decode);
+    ot_schedule_free(&en->prompts);
     for (int i = 0; i < 2; i++) {
         free(en->steps[i].micro_tokens);
         free(en->steps[i].micro_inputs);
@@ -304,9 +312,9 @@ static int64_t padded_tokens(const struct ot_engine *en, int64_t n_tokens) {
 
 /* Copies a micro-batch to its place in the step, and pads it to n_tokens tokens. */
 static void copy_micro(struct ot_engine *en, int64_t step, int micro, const struct ot_micro_batch *mb,
-                       int64_t n_tokens) {
+                       int64_t past, int64_t n_tokens) {
     int32_t *batch = ot_engine_at(en, en->layout.batch_host[step & 1]);
-    ot_rows_copy(ot_token_arrays(en->chain.has_pairs), mb, en->kv_past, n_tokens,
+    ot_rows_copy(ot_token_arrays(en->chain.has_pairs), mb, past, n_tokens,
                  batch + ot_engine_batch_offset(en, micro, 0), en->plan.micro_tokens);
     if (mb->n_comparisons > 0)
         memcpy(batch + ot_engine_batch_offset(en, micro, OT_ARRAY_COMPARISONS), mb->comparisons,
@@ -331,7 +339,7 @@ static void place_micros(struct ot_engine *en, int64_t step, const struct ot_ste
         for (int64_t i = 0; i < own.n; i++) {
             st->n_places = g * places + (int)i + 1;
             st->micro_number[st->n_places - 1] = own.first + i;
-            copy_micro(en, step, st->n_places - 1, next, padded_tokens(en, next->n_tokens));
+            copy_micro(en, step, st->n_places - 1, next, 0, padded_tokens(en, next->n_tokens));
             next++;
         }
     }
@@ -451,35 +459,41 @@ void ot_engine_set_progress(struct ot_engine *en, const struct ot_engine_progres
 
 /* ---- forward alone ---- */
 
-/* Runs a forward schedule over one micro-batch, and copies n of its results to `out`. The results overwrite
- * the norms of a step, so zeros are restored for frozen slabs, whose norms no step writes. */
-static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_micro_batch *micro, int64_t n,
-                       float *out) {
+int ot_engine_begin_pass(struct ot_engine *en) {
     OT_TRY(check_collected(en));
-    OT_TRY((pass == OT_PASS_DECODE ? ot_rows_check_tokens : ot_rows_check)(&en->chain, en->plan.micro_tokens,
-                                                                           micro, 0));
     OT_TRY(ot_engine_drain(en));
     OT_TRY(ot_engine_unstage(en));
     OT_TRY(gather_weights(en));
     en->one_copy_is_read = en->layout.one_copy_bytes > 0;
-    int64_t step = 0; /* any number: nothing else is in flight */
-    en->steps[step].n_micro = en->steps[step].n_places = 1;
-    /* a padding token would get a place in the key-value cache */
-    copy_micro(en, step, 0, micro,
-               pass == OT_PASS_DECODE ? micro->n_tokens : padded_tokens(en, micro->n_tokens));
+    memset(en->steps[0].micro_tokens, 0, (size_t)en->plan.max_micro * sizeof *en->steps[0].micro_tokens);
+    en->steps[0].n_micro = en->steps[0].n_places = 0;
+    return 0;
+}
+
+void ot_engine_add_micro(struct ot_engine *en, const struct ot_micro_batch *micro, int64_t past,
+                         int64_t n_tokens) {
+    struct ot_engine_step *step = &en->steps[0]; /* any number: nothing else is in flight */
+    copy_micro(en, 0, step->n_places, micro, past, n_tokens);
+    step->n_micro = ++step->n_places;
+}
+
+int ot_engine_run_pass(struct ot_engine *en, enum ot_pass pass, struct ot_bound *bound, int64_t n,
+                       float **results) {
+    *results = ot_engine_at(en, en->layout.results_host[0]);
     en->pass = pass; /* safe: nothing is in flight before and after */
-    struct ot_bound *bound = pass == OT_PASS_DECODE ? en->decode_bound : en->eval_bound;
-    OT_TRY(ot_executor_submit(en->executor, bound, step));
+    OT_TRY(ot_executor_submit(en->executor, bound, 0));
     OT_TRY(ot_executor_drain(en->executor));
     en->pass = OT_PASS_TRAIN;
     OT_TRY(en->comm ? ot_comm_error(en->comm) : 0);
-    int host = en->layout.results_host[step];
-    memcpy(out, ot_engine_at(en, host), (size_t)n * sizeof *out);
-    memset(ot_engine_at(en, host), 0, en->layout.buffers[host].bytes);
     if (!ot_plan_has_stages(&en->plan))
         return 0;
     int owner = ot_block_owner(&en->chain, &en->plan, en->chain.n_blocks - 1);
-    return ot_comm_broadcast_host(en->comm, out, (size_t)n * sizeof *out, owner);
+    return ot_comm_broadcast_host(en->comm, *results, (size_t)n * sizeof **results, owner);
+}
+
+void ot_engine_clear_results(struct ot_engine *en) {
+    int host = en->layout.results_host[0];
+    memset(ot_engine_at(en, host), 0, en->layout.buffers[host].bytes);
 }
 
 bool ot_engine_runs_together(const struct ot_engine *en) {
@@ -488,7 +502,13 @@ bool ot_engine_runs_together(const struct ot_engine *en) {
 
 int ot_engine_eval_hits(struct ot_engine *en, const struct ot_micro_batch *micro, float *token_loss,
                         bool *token_hit) {
-    OT_TRY(run_forward(en, OT_PASS_EVAL, micro, micro->n_tokens, token_loss));
+    float *results;
+    OT_TRY(ot_rows_check(&en->chain, en->plan.micro_tokens, micro, 0));
+    OT_TRY(ot_engine_begin_pass(en));
+    ot_engine_add_micro(en, micro, 0, padded_tokens(en, micro->n_tokens));
+    OT_TRY(ot_engine_run_pass(en, OT_PASS_EVAL, en->eval_bound, micro->n_tokens, &results));
+    memcpy(token_loss, results, (size_t)micro->n_tokens * sizeof *token_loss);
+    ot_engine_clear_results(en);
     for (int64_t i = 0; i < micro->n_tokens; i++) { /* the sign is a mark (block.h) */
         if (token_hit)
             token_hit[i] = signbit(token_loss[i]);
@@ -499,84 +519,4 @@ int ot_engine_eval_hits(struct ot_engine *en, const struct ot_micro_batch *micro
 
 int ot_engine_eval(struct ot_engine *en, const struct ot_micro_batch *micro, float *token_loss) {
     return ot_engine_eval_hits(en, micro, token_loss, NULL);
-}
-
-size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity) {
-    size_t one = (size_t)capacity * (size_t)chain->kv_elems * ot_dtype_bytes(chain->dtype);
-    return 2 * one * (size_t)(chain->n_blocks - 2);
-}
-
-/* n_inputs: number of tokens before the text. They have positions of their own. */
-static int decode_begin(struct ot_engine *en, int64_t n_inputs, int64_t capacity) {
-    void *memory;
-    if (capacity - n_inputs < 1 || capacity - n_inputs > en->chain.max_position)
-        return ot_fail(OT_E_INPUT,
-                       "a text of %lld tokens is beyond the %lld positions that the model was opened for",
-                       (long long)(capacity - n_inputs), (long long)en->chain.max_position);
-    ot_engine_decode_end(en);
-    OT_TRY(ot_device_alloc(en->device, ot_engine_kv_bytes(&en->chain, capacity), "the key/value cache",
-                           &memory));
-    en->kv_memory = memory;
-    en->kv_capacity = capacity;
-    en->kv_inputs = n_inputs;
-    return 0;
-}
-
-int ot_engine_decode_begin(struct ot_engine *en, int64_t capacity) {
-    return decode_begin(en, 0, capacity);
-}
-
-int ot_engine_decode_begin_pair(struct ot_engine *en, int64_t n_inputs, int64_t capacity) {
-    if (n_inputs < 1 || n_inputs > en->plan.micro_tokens)
-        return ot_fail(OT_E_INPUT,
-                       "an input of %lld tokens must be encoded at once; the plan allows 1 to %lld",
-                       (long long)n_inputs, (long long)en->plan.micro_tokens);
-    return decode_begin(en, n_inputs, capacity);
-}
-
-void ot_engine_decode_end(struct ot_engine *en) {
-    ot_device_free(en->device, en->kv_memory);
-    en->kv_memory = NULL;
-    en->kv_capacity = en->kv_past = en->kv_inputs = 0;
-}
-
-static int decode_piece(struct ot_engine *en, const int32_t *tokens, int64_t n, float *logits) {
-    int rc = 0;
-    int32_t *fields = malloc(5 * (size_t)n * sizeof *fields);
-    if (!fields)
-        return ot_fail(OT_E_BUDGET, "no memory for %lld tokens", (long long)n);
-    int32_t *targets = fields, *position = fields + n, *row_start = fields + 2 * n;
-    int32_t *input_first = fields + 3 * n, *input_end = fields + 4 * n;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t at = en->kv_past + i, part = at < en->kv_inputs ? 0 : en->kv_inputs;
-        targets[i] = -1;
-        position[i] = (int32_t)(at - part);
-        row_start[i] = (int32_t)part;
-        input_first[i] = 0;
-        input_end[i] = (int32_t)en->kv_inputs;
-    }
-    struct ot_micro_batch micro = {.n_tokens = n,
-                                   .tokens = tokens,
-                                   .targets = targets,
-                                   .position = position,
-                                   .row_start = row_start,
-                                   .n_inputs = en->kv_inputs,
-                                   .input_first = input_first,
-                                   .input_end = input_end};
-    OT_TRY_GOTO(run_forward(en, OT_PASS_DECODE, &micro, en->chain.vocab, logits), rc, out);
-    en->kv_past += n;
-out:
-    free(fields);
-    return rc;
-}
-
-int ot_engine_decode(struct ot_engine *en, const int32_t *tokens, int64_t n, float *logits) {
-    if (n < 1 || n > en->kv_capacity - en->kv_past)
-        return ot_fail(OT_E_INPUT, "the text would grow to %lld tokens, but the cache holds %lld",
-                       (long long)(en->kv_past + n), (long long)en->kv_capacity);
-    for (int64_t i = 0; i < n; i += en->plan.micro_tokens) {
-        int64_t piece = ot_min(n - i, en->plan.micro_tokens);
-        OT_TRY(decode_piece(en, tokens + i, piece, logits));
-    }
-    return 0;
 }

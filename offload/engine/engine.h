@@ -191,19 +191,49 @@ int ot_engine_eval_hits(struct ot_engine *engine, const struct ot_micro_batch *m
  * (plan/stages.h). All of them then have its results. */
 bool ot_engine_runs_together(const struct ot_engine *engine);
 
-/* Begins a generation: allocates a cache for `capacity` tokens from the device's budget. One generation at a
- * time per engine. */
-int ot_engine_decode_begin(struct ot_engine *engine, int64_t capacity);
-/* The same for a chain with pairs: the first n_inputs tokens that ot_engine_decode gets are the inputs. Its
- * first call must have all of them. Errors also: OT_E_INPUT (the plan's micro-batch does not hold so many).
- */
-int ot_engine_decode_begin_pair(struct ot_engine *engine, int64_t n_inputs, int64_t capacity);
-/* The size of this cache, for the extra bytes of a plan request. */
+/* ---- generation (engine/texts.c; drained) ---- */
+
+/* Texts grow side by side. Each has its own part of one key/value cache, on the device. A pass through the
+ * blocks continues as many texts as plan.texts allows, so streamed weights cross the bus once for all of
+ * them:
+ *
+ *   prompts   A micro-batch is (a piece of) one prompt, up to plan.micro_tokens tokens. The micro-batches of a
+ *             pass go through the blocks layer by layer (OT_PASS_DECODE, ot_schedule_make_prompts).
+ *   steps     A micro-batch has one token of each text.
+ *
+ * EXACTNESS. A text gets the same bits in any company. A prompt's products have the shape that they have for
+ * this prompt alone. The products of a step are computed by rows (kernels/ops.h), and attention has a call
+ * for each text. All other ops of a forward compute each token by itself.
+ *
+ * A step of an encoder-decoder has a micro-batch for each text, because its texts have inputs of different
+ * lengths. */
+struct ot_text_room {
+    /* With pairs: the first n_inputs tokens are the inputs, at most plan.micro_tokens. They must come in one
+     * call. Else 0. */
+    int64_t n_inputs;
+    int64_t capacity; /* tokens with the inputs */
+};
+/* Begins a generation of n texts: allocates their cache from the device's budget. One generation at a time
+ * per engine. Errors: OT_E_INPUT, OT_E_BUDGET. */
+int ot_engine_texts_begin(struct ot_engine *engine, const struct ot_text_room *rooms, int n);
+struct ot_text_tokens {
+    int text; /* ascending, each at most once */
+    const int32_t *tokens;
+    int64_t n;
+};
+/* Appends tokens to n texts, and writes the logits [n][vocab] after the last token of each. Usually the first
+ * call of a text has its prompt, and further calls have one token. Errors: OT_E_INPUT if a text's room is
+ * full. */
+int ot_engine_texts_append(struct ot_engine *engine, const struct ot_text_tokens *appended, int n,
+                           float *logits);
+/* The size of a cache for `capacity` tokens of all texts, for the extra bytes of a plan request. */
 size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity);
-/* Appends n tokens and writes the logits [vocab] after the last of them. All calls but the first usually
- * append one token. Errors: OT_E_INPUT if the cache is full. */
+
+/* The same for a single text. */
+int ot_engine_decode_begin(struct ot_engine *engine, int64_t capacity);
+int ot_engine_decode_begin_pair(struct ot_engine *engine, int64_t n_inputs, int64_t capacity);
 int ot_engine_decode(struct ot_engine *engine, const int32_t *tokens, int64_t n, float *logits);
-void ot_engine_decode_end(struct ot_engine *engine);
+void ot_engine_decode_end(struct ot_engine *engine); /* ends any generation */
 
 /* ---- diagnosis (engine/diagnose.c; drained) ---- */
 

@@ -79,6 +79,26 @@ struct ot_engine_staging {
     bool stuck;           /* a transfer hangs */
 };
 
+/* A generation (texts.c). */
+struct ot_engine_texts {
+    char *
+        memory; /* the key/value cache: of each middle block, k and v of `rows` tokens; NULL: no generation */
+    int64_t rows;
+    int n;
+    /* The rows of a text in the cache: [first, first + capacity), of which `past` are filled. With pairs the
+     * first `inputs` are the inputs. */
+    struct ot_engine_text {
+        int64_t first, capacity, past, inputs;
+    } * at; /* [n] */
+    /* The micro-batches of the present pass. */
+    struct ot_engine_piece {
+        int64_t first, past;            /* of the text that it continues */
+        const struct ot_kv_text *texts; /* NULL; or each of its tokens continues a text (block.h) */
+        int64_t first_logits;           /* its place in the results, in rows of the vocabulary */
+    } * pieces;                         /* [max_micro] */
+    struct ot_kv_text *continued;       /* [max(plan.texts, 1)] */
+};
+
 struct ot_engine {
     struct ot_chain chain; /* a copy; the caller owns the memory behind its pointers */
     struct ot_plan plan;
@@ -108,8 +128,8 @@ struct ot_engine {
     struct ot_lane *lane; /* for copies between steps; the executor has its own lanes */
     /* flush: makes late updates; no tasks if the plan has none */
     /* gather: makes weights whole; no tasks if no weights are whole between steps */
-    struct ot_schedule train, flush, gather, eval, decode;
-    struct ot_bound *train_bound, *flush_bound, *gather_bound, *eval_bound, *decode_bound;
+    struct ot_schedule train, flush, gather, eval, decode, prompts;
+    struct ot_bound *train_bound, *flush_bound, *gather_bound, *eval_bound, *decode_bound, *prompts_bound;
     bool behind; /* the last step left updates to the next step: flush before the slabs are read */
     atomic_bool
         stale; /* the other ranks' shares of whole weights are old: gather before a forward pass alone */
@@ -125,9 +145,7 @@ struct ot_engine {
     double last_result_time, step_start[2];
     enum ot_pass pass;                     /* the running pass: training, except during a forward only */
     struct ot_engine_diagnosis *diagnosis; /* checks the output of each block; NULL: no check */
-    char *kv_memory;
-    int64_t kv_capacity, kv_past;
-    int64_t kv_inputs; /* with pairs: number of inputs, which are its first tokens */
+    struct ot_engine_texts texts;
 };
 
 /* The offset of a micro-batch's token array in the buffer of the step's arrays, in elements. array: in the
@@ -267,5 +285,22 @@ void ot_engine_close_staging(struct ot_engine *engine);
  * staged or a step starts; the caller sets `changed` if it changes the content. Errors: OT_E_IO, OT_E_STALL;
  * also if an earlier extent could not be written back. */
 int ot_engine_stage(struct ot_engine *engine, int kind, int slab, int extent, struct ot_engine_staged **out);
+
+/* ---- a forward pass alone (engine.c) ---- */
+
+/* Drains the engine. Then micro-batches are added, at most plan.max_micro, each padded to n_tokens tokens,
+ * and the pass is run. past: tokens of the micro-batch's text in earlier passes. *results: its n results on
+ * the host, valid until they are cleared. They lie where steps have norms, so every caller clears them. */
+int ot_engine_begin_pass(struct ot_engine *engine);
+void ot_engine_add_micro(struct ot_engine *engine, const struct ot_micro_batch *micro, int64_t past,
+                         int64_t n_tokens);
+int ot_engine_run_pass(struct ot_engine *engine, enum ot_pass pass, struct ot_bound *bound, int64_t n,
+                       float **results);
+void ot_engine_clear_results(struct ot_engine *engine);
+
+/* Texts (texts.c): the cache and the logits of a block's run. */
+void ot_engine_find_cache(const struct ot_engine *engine, const struct ot_task *task,
+                          struct ot_block_run *run);
+int64_t ot_engine_logits_of_pass(const struct ot_engine *engine, int64_t step);
 
 #endif

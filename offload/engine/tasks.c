@@ -113,7 +113,8 @@ static void scale_in(struct ot_engine *en, const struct ot_task *task, struct ot
 }
 
 static void loss_out(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
-    int64_t n = en->pass == OT_PASS_DECODE ? en->chain.vocab : step_of(en, step)->micro_tokens[0];
+    int64_t n =
+        en->pass == OT_PASS_DECODE ? ot_engine_logits_of_pass(en, step) : step_of(en, step)->micro_tokens[0];
     ot_lane_copy(lane, OT_COPY_D2H, ot_engine_at_parity(en, task->to, step), ot_engine_at(en, task->from),
                  (size_t)n * sizeof(float));
 }
@@ -162,13 +163,10 @@ static void forward(struct ot_engine *en, const struct ot_task *task, int64_t st
     fill_run(en, task, step, lane, &run);
     run.half = task->half;
     run.used = used;
-    bool last = task->block == en->chain.n_blocks - 1, first = task->block == 0;
+    bool last = task->block == en->chain.n_blocks - 1;
     run.y = last ? NULL : ot_engine_at(en, task->y);
-    if (en->pass == OT_PASS_DECODE && !last && !first) {
-        size_t bytes = weight_bytes(en, en->kv_capacity * en->chain.kv_elems);
-        char *k = en->kv_memory + 2 * bytes * (size_t)(task->block - 1);
-        run.kv = (struct ot_kv_cache){k, k + bytes, en->kv_past, en->kv_capacity};
-    }
+    if (en->pass == OT_PASS_DECODE)
+        ot_engine_find_cache(en, task, &run);
     en->chain.forward(en->chain.context, task->block, &run);
     if (en->diagnosis && !last && task->half != OT_HALF_CHOOSE)
         ot_engine_diagnose_output(en, task, lane);

@@ -465,7 +465,8 @@ static void add_workspace(struct ot_layout_maker *mk) {
     layout->scratch = ot_layout_add(mk, OT_TIER_GPU, "workspace", space.scratch, 1);
     layout->token_loss =
         ot_layout_add(mk, OT_TIER_GPU, "workspace", (size_t)plan->micro_tokens * sizeof(float), 1);
-    layout->logits = ot_layout_add(mk, OT_TIER_GPU, "workspace", (size_t)chain->vocab * sizeof(float), 1);
+    size_t logits = (size_t)(chain->vocab * ot_max(plan->texts, 1)) * sizeof(float);
+    layout->logits = ot_layout_add(mk, OT_TIER_GPU, "workspace", logits, 1);
     layout->token_weights = layout->answers = OT_NO_BUFFER;
     if (!chain->compares || !plan->train)
         return;
@@ -480,7 +481,7 @@ static void add_results(struct ot_layout_maker *mk) {
     const struct ot_plan *plan = mk->plan;
     struct ot_layout *layout = mk->layout;
     size_t n_slabs = (size_t)mk->chain->n_slabs, ranks = (size_t)ot_shard_ranks(&plan->shard);
-    int64_t most = ot_max(mk->chain->vocab, plan->micro_tokens);
+    int64_t most = ot_max(mk->chain->vocab * ot_max(plan->texts, 1), plan->micro_tokens);
     layout->norms = ot_shard_norm_ranges(&plan->shard);
     layout->own_norms = ot_plan_is_sharded(plan) ? layout->norms / (int)ranks : layout->norms;
     layout->micro_results = mk->chain->compares ? OT_COMPARE_SUMS : 1;

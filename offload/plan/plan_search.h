@@ -43,6 +43,7 @@ struct ot_plan_request {
     size_t shadow_bytes;
     enum ot_fetch_choice fetch;
     int64_t pass_tokens;       /* not for training: tokens of a usual pass; 0: as many as in a micro-batch */
+    int texts;                 /* same as in struct ot_plan */
     int snapshot_slots;        /* same as in struct ot_plan */
     int pinned_contents;       /* same as in struct ot_plan */
     bool is_trial;             /* the caller only wants a plan that fits: out->shortage is not filled in */

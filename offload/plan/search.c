@@ -559,6 +559,7 @@ static int make(const struct ot_plan_request *rq, struct ot_plan *out) {
     out->clip = rq->clip;
     out->fetch_used = fetches_used(rq);
     out->pinned_contents = rq->pinned_contents;
+    out->texts = rq->texts;
     out->snapshot_slots = rq->snapshot_slots;
     out->tile_params = rq->tile_params ? rq->tile_params : choose_tile(rq->chain);
     OT_TRY_GOTO(ot_stages_divide(rq->chain, out), rc, out_failed);

@@ -415,18 +415,24 @@ void ot_program_forward(struct ot_program *p, int block, int micro, enum ot_half
         ot_program_send_kept(p, block, micro, saved);
 }
 
-int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan *plan,
-                             const struct ot_layout *layout, enum ot_pass pass, struct ot_schedule *out) {
+/* n_micro: more than 1 only without stages. */
+static int make_forward(const struct ot_chain *chain, const struct ot_plan *plan,
+                        const struct ot_layout *layout, enum ot_pass pass, int n_micro,
+                        struct ot_schedule *out) {
     struct ot_program p;
     if (ot_program_open(&p, chain, plan, layout, pass, out) < 0)
         return ot_program_close(&p);
+    for (int v = 0; v < p.n_visits; v++)
+        p.visits[v].n_micro = n_micro;
     ot_program_batch_in(&p);
     for (int v = 0; v < p.n_visits && p.rc >= 0; v++) {
         ot_program_fetch_ahead(&p, v);
         ot_program_gather(&p, v);
         ot_program_decode(&p, v);
         ot_program_transfer_for(&p, p.visits[v].block, 0, false);
-        ot_program_forward(&p, p.visits[v].block, 0, ot_program_choose(&p, &p.visits[v]));
+        enum ot_half half = ot_program_choose(&p, &p.visits[v]);
+        for (int m = 0; m < n_micro && p.rc >= 0; m++)
+            ot_program_forward(&p, p.visits[v].block, m, half);
     }
     ot_program_transfer_before(&p, INT_MAX);
     if (!ot_block_is_own(chain, plan, chain->n_blocks - 1))
@@ -438,4 +444,18 @@ int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan 
     ot_program_write(&p, task, task->to, ot_tag(OT_CONTENT_LOSS, 0, 0, 0));
     ot_program_last(task)->parity = true;
     return ot_program_close(&p);
+}
+
+int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan *plan,
+                             const struct ot_layout *layout, enum ot_pass pass, struct ot_schedule *out) {
+    return make_forward(chain, plan, layout, pass, 1, out);
+}
+
+int ot_schedule_prompts(const struct ot_plan *plan) {
+    return ot_plan_has_stages(plan) ? 1 : ot_min(ot_plan_round(plan, 0).n, ot_max(plan->texts, 1));
+}
+
+int ot_schedule_make_prompts(const struct ot_chain *chain, const struct ot_plan *plan,
+                             const struct ot_layout *layout, struct ot_schedule *out) {
+    return make_forward(chain, plan, layout, OT_PASS_DECODE, ot_schedule_prompts(plan), out);
 }

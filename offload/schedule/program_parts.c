@@ -16,7 +16,7 @@ static int round_end(const struct ot_program *p, int micro) {
         if (micro < round.first + round.n)
             return round.first + round.n;
     }
-    return micro + 1;
+    return p->pass == OT_PASS_TRAIN ? micro + 1 : p->visits[0].n_micro;
 }
 
 struct ot_tag ot_program_used_tag(const struct ot_program *p, const struct ot_task *task, int slab) {

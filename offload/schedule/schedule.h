@@ -240,6 +240,12 @@ int ot_schedule_make_train(const struct ot_chain *chain, const struct ot_plan *p
  * above. */
 int ot_schedule_make_draft(const struct ot_chain *chain, const struct ot_plan *plan,
                            const struct ot_layout *layout, struct ot_schedule *out);
+/* DECODE of several micro-batches, each the prompt of one text: layer by layer, so that all prompts read
+ * weights that are fetched once. */
+int ot_schedule_make_prompts(const struct ot_chain *chain, const struct ot_plan *plan,
+                             const struct ot_layout *layout, struct ot_schedule *out);
+/* Its number of micro-batches: those of the first round, as far as the plan has so many texts. Stages: 1. */
+int ot_schedule_prompts(const struct ot_plan *plan);
 int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan *plan,
                              const struct ot_layout *layout, enum ot_pass pass, struct ot_schedule *out);
 /* Makes a flush: the updates and copies that a step leaves to the next one. It has no tasks if a step leaves

@@ -1,0 +1,265 @@
+/* Generation: texts that grow side by side (engine.h). */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/engine/engine_state.h"
+#include "src/base/error.h"
+#include "src/base/minmax.h"
+
+/* ---- the cache ---- */
+
+static size_t cache_bytes(const struct ot_engine *en, int64_t rows) {
+    return (size_t)(rows * en->chain.kv_elems) * ot_dtype_bytes(en->chain.dtype);
+}
+
+size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity) {
+    size_t one = (size_t)capacity * (size_t)chain->kv_elems * ot_dtype_bytes(chain->dtype);
+    return 2 * one * (size_t)(chain->n_blocks - 2);
+}
+
+static int check_room(const struct ot_engine *en, const struct ot_text_room *room) {
+    int64_t own = room->capacity - room->n_inputs;
+    if (en->chain.has_pairs && (room->n_inputs < 1 || room->n_inputs > en->plan.micro_tokens))
+        return ot_fail(OT_E_INPUT,
+                       "an input of %lld tokens must be encoded at once; the plan allows 1 to %lld",
+                       (long long)room->n_inputs, (long long)en->plan.micro_tokens);
+    if (own < 1 || own > en->chain.max_position)
+        return ot_fail(OT_E_INPUT,
+                       "a text of %lld tokens is beyond the %lld positions that the model was opened for",
+                       (long long)own, (long long)en->chain.max_position);
+    return 0;
+}
+
+int ot_engine_texts_begin(struct ot_engine *en, const struct ot_text_room *rooms, int n) {
+    struct ot_engine_texts *texts = &en->texts;
+    void *memory;
+    assert(n > 0);
+    for (int i = 0; i < n; i++)
+        OT_TRY(check_room(en, &rooms[i]));
+    ot_engine_decode_end(en);
+    texts->at = calloc((size_t)n, sizeof *texts->at);
+    texts->pieces = calloc((size_t)en->plan.max_micro, sizeof *texts->pieces);
+    texts->continued = calloc((size_t)ot_max(en->plan.texts, 1), sizeof *texts->continued);
+    if (!texts->at || !texts->pieces || !texts->continued) {
+        ot_engine_decode_end(en);
+        return ot_fail(OT_E_BUDGET, "no memory for %d texts", n);
+    }
+    for (int i = 0; i < n; i++) {
+        texts->at[i] = (struct ot_engine_text){texts->rows, rooms[i].capacity, 0, rooms[i].n_inputs};
+        texts->rows += rooms[i].capacity;
+    }
+    int rc = ot_device_alloc(en->device, ot_engine_kv_bytes(&en->chain, texts->rows), "the key/value cache",
+                             &memory);
+    if (rc < 0) {
+        ot_engine_decode_end(en);
+        return rc;
+    }
+    texts->memory = memory;
+    texts->n = n;
+    return 0;
+}
+
+void ot_engine_decode_end(struct ot_engine *en) {
+    ot_device_free(en->device, en->texts.memory);
+    free(en->texts.at);
+    free(en->texts.pieces);
+    free(en->texts.continued);
+    en->texts = (struct ot_engine_texts){0};
+}
+
+/* ---- what tasks ask ---- */
+
+void ot_engine_find_cache(const struct ot_engine *en, const struct ot_task *task, struct ot_block_run *run) {
+    const struct ot_engine_piece *piece = &en->texts.pieces[task->micro];
+    run->logits += piece->first_logits * en->chain.vocab;
+    run->kv = (struct ot_kv_cache){.n_past = piece->past, .texts = piece->texts};
+    if (task->block == 0 || task->block == en->chain.n_blocks - 1)
+        return;
+    size_t bytes = cache_bytes(en, en->texts.rows), before = cache_bytes(en, piece->first);
+    char *k = en->texts.memory + 2 * bytes * (size_t)(task->block - 1);
+    run->kv.k = k + before;
+    run->kv.v = k + bytes + before;
+}
+
+int64_t ot_engine_logits_of_pass(const struct ot_engine *en, int64_t step) {
+    int last = en->steps[step & 1].n_places - 1;
+    const struct ot_engine_piece *piece = &en->texts.pieces[last];
+    int64_t texts = piece->texts ? en->steps[step & 1].micro_tokens[last] : 1;
+    return (piece->first_logits + texts) * en->chain.vocab;
+}
+
+/* ---- passes ---- */
+
+/* Token arrays of a micro-batch: [n] each. */
+struct fields {
+    int32_t *targets, *position, *row_start, *input_first, *input_end;
+};
+
+static int fields_open(struct fields *f, int64_t n) {
+    int32_t *memory = calloc(5 * (size_t)n, sizeof *memory);
+    if (!memory)
+        return ot_fail(OT_E_BUDGET, "no memory for %lld tokens", (long long)n);
+    *f = (struct fields){memory, memory + n, memory + 2 * n, memory + 3 * n, memory + 4 * n};
+    return 0;
+}
+
+static void set_token(const struct fields *f, int64_t i, const struct ot_engine_text *text, int64_t at) {
+    int64_t part = at < text->inputs ? 0 : text->inputs; /* inputs have positions of their own */
+    f->targets[i] = -1;
+    f->position[i] = (int32_t)(at - part);
+    f->row_start[i] = (int32_t)part;
+    f->input_first[i] = 0;
+    f->input_end[i] = (int32_t)text->inputs;
+}
+
+/* Adds a micro-batch to the pass. Token i is of the one text, or of text i. */
+static int add_piece(struct ot_engine *en, const struct fields *f, const int32_t *tokens, int64_t n,
+                     int64_t inputs, const struct ot_engine_piece *piece) {
+    struct ot_micro_batch micro = {n,      tokens,         f->targets,  f->position, f->row_start,
+                                   inputs, f->input_first, f->input_end};
+    OT_TRY(ot_rows_check_tokens(&en->chain, en->plan.micro_tokens, &micro, 0));
+    en->texts.pieces[en->steps[0].n_places] = *piece;
+    ot_engine_add_micro(en, &micro, piece->past, n); /* a padding token would get a place in the cache */
+    return 0;
+}
+
+/* Adds n more tokens of one text. */
+static int add_tokens(struct ot_engine *en, struct ot_engine_text *text, const int32_t *tokens, int64_t n) {
+    struct fields f = {0};
+    struct ot_engine_piece piece = {
+        .first = text->first, .past = text->past, .first_logits = en->steps[0].n_places};
+    OT_TRY(fields_open(&f, n));
+    for (int64_t i = 0; i < n; i++)
+        set_token(&f, i, text, text->past + i);
+    int rc = add_piece(en, &f, tokens, n, text->inputs, &piece);
+    free(f.targets);
+    return rc;
+}
+
+/* One pass for the next piece of each of these texts that has one. done: tokens of each in earlier passes;
+ * afterwards with those of this pass. */
+static int append_pieces(struct ot_engine *en, const struct ot_text_tokens *appended, int n, int64_t *done,
+                         float *logits) {
+    float *results;
+    int64_t vocab = en->chain.vocab, row = 0;
+    OT_TRY(ot_engine_begin_pass(en));
+    for (int i = 0; i < n; i++) {
+        int64_t piece = ot_min(appended[i].n - done[i], en->plan.micro_tokens);
+        if (piece > 0)
+            OT_TRY(add_tokens(en, &en->texts.at[appended[i].text], appended[i].tokens + done[i], piece));
+    }
+    struct ot_bound *bound = en->steps[0].n_places > 1 ? en->prompts_bound : en->decode_bound;
+    OT_TRY(ot_engine_run_pass(en, OT_PASS_DECODE, bound, en->steps[0].n_places * vocab, &results));
+    for (int i = 0; i < n; i++) {
+        int64_t piece = ot_min(appended[i].n - done[i], en->plan.micro_tokens);
+        if (piece == 0)
+            continue;
+        done[i] += piece;
+        en->texts.at[appended[i].text].past += piece;
+        if (done[i] == appended[i].n)
+            memcpy(logits + i * vocab, results + row * vocab, (size_t)vocab * sizeof *logits);
+        row++;
+    }
+    ot_engine_clear_results(en);
+    return 0;
+}
+
+/* Appends to a group of texts, each with a micro-batch of its own, in as many passes as the longest needs. */
+static int append_apart(struct ot_engine *en, const struct ot_text_tokens *appended, int n, float *logits) {
+    int64_t longest = 0;
+    int rc = 0;
+    int64_t *done = calloc((size_t)n, sizeof *done);
+    if (!done)
+        return ot_fail(OT_E_BUDGET, "no memory for %d texts", n);
+    for (int i = 0; i < n; i++)
+        longest = ot_max(longest, appended[i].n);
+    for (int64_t at = 0; at < longest && rc == 0; at += en->plan.micro_tokens)
+        rc = append_pieces(en, appended, n, done, logits);
+    free(done);
+    return rc;
+}
+
+/* Appends one token to each of a group of texts, in one micro-batch. */
+static int append_together(struct ot_engine *en, const struct ot_text_tokens *appended, int n,
+                           float *logits) {
+    struct fields f = {0};
+    float *results;
+    size_t bytes = (size_t)(n * en->chain.vocab) * sizeof *logits;
+    const struct ot_engine_piece piece = {.texts = en->texts.continued};
+    int rc;
+    int32_t *tokens = calloc((size_t)n, sizeof *tokens);
+    OT_TRY_GOTO(tokens ? 0 : ot_fail(OT_E_BUDGET, "no memory for %d tokens", n), rc, out);
+    OT_TRY_GOTO(fields_open(&f, n), rc, out);
+    for (int i = 0; i < n; i++) {
+        const struct ot_engine_text *text = &en->texts.at[appended[i].text];
+        tokens[i] = appended[i].tokens[0];
+        set_token(&f, i, text, text->past);
+        en->texts.continued[i] = (struct ot_kv_text){text->first, text->past};
+    }
+    OT_TRY_GOTO(ot_engine_begin_pass(en), rc, out);
+    OT_TRY_GOTO(add_piece(en, &f, tokens, n, 0, &piece), rc, out);
+    OT_TRY_GOTO(ot_engine_run_pass(en, OT_PASS_DECODE, en->decode_bound, n * en->chain.vocab, &results), rc,
+                out);
+    memcpy(logits, results, bytes);
+    ot_engine_clear_results(en);
+    for (int i = 0; i < n; i++)
+        en->texts.at[appended[i].text].past++;
+out:
+    free(tokens);
+    free(f.targets);
+    return rc;
+}
+
+static int check_appended(const struct ot_engine *en, const struct ot_text_tokens *appended, int n) {
+    for (int i = 0; i < n; i++) {
+        const struct ot_text_tokens *a = &appended[i];
+        bool known = a->text >= 0 && a->text < en->texts.n && (i == 0 || a->text > appended[i - 1].text);
+        if (!known)
+            return ot_fail(OT_E_INTERNAL, "text %d is not one of the %d texts, or not in order", a->text,
+                           en->texts.n);
+        const struct ot_engine_text *text = &en->texts.at[a->text];
+        if (a->n < 1 || a->n > text->capacity - text->past)
+            return ot_fail(OT_E_INPUT, "the text would grow to %lld tokens, but the cache holds %lld",
+                           (long long)(text->past + a->n), (long long)text->capacity);
+        if (text->past == 0 && a->n < text->inputs)
+            return ot_fail(OT_E_INPUT, "the first %lld tokens of a text are not all of its %lld inputs",
+                           (long long)a->n, (long long)text->inputs);
+    }
+    return 0;
+}
+
+int ot_engine_texts_append(struct ot_engine *en, const struct ot_text_tokens *appended, int n,
+                           float *logits) {
+    int most = ot_max(en->plan.texts, 1), prompts = ot_schedule_prompts(&en->plan);
+    OT_TRY(check_appended(en, appended, n));
+    for (int i = 0, group; i < n; i += group) {
+        const struct ot_text_tokens *first = &appended[i];
+        float *to = logits + i * en->chain.vocab;
+        bool together = !en->chain.has_pairs;
+        for (group = 0; i + group < n && group < ot_min(most, en->plan.micro_tokens) && together; group++)
+            if (first[group].n > 1 || en->texts.at[first[group].text].past == 0)
+                break;
+        together = group > 0;
+        for (; i + group < n && group < prompts && !together; group++)
+            if (!en->chain.has_pairs && group > 0 && first[group].n == 1 &&
+                en->texts.at[first[group].text].past > 0)
+                break;
+        OT_TRY((together ? append_together : append_apart)(en, first, group, to));
+    }
+    return 0;
+}
+
+/* ---- a single text ---- */
+
+int ot_engine_decode_begin(struct ot_engine *en, int64_t capacity) {
+    return ot_engine_texts_begin(en, &(struct ot_text_room){0, capacity}, 1);
+}
+
+int ot_engine_decode_begin_pair(struct ot_engine *en, int64_t n_inputs, int64_t capacity) {
+    return ot_engine_texts_begin(en, &(struct ot_text_room){n_inputs, capacity}, 1);
+}
+
+int ot_engine_decode(struct ot_engine *en, const int32_t *tokens, int64_t n, float *logits) {
+    return ot_engine_texts_append(en, &(struct ot_text_tokens){0, tokens, n}, 1, logits);
+}

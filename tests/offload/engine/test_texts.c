@@ -1,0 +1,234 @@
+/* Texts that grow side by side have the bits that each has alone: in any company, in any order of prompts and
+ * steps, wherever weights live. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/random.h"
+#include "tests/offload/tiny_run.h"
+#include "tests/support/check.h"
+
+enum { TEXTS = 5, STEPS = 4, MOST_PROMPT = 18, INPUTS = 5 };
+
+/* LLAMA: norms of q and k, adapters. EXPERTS: gpt-oss, with sinks and biases. WINDOW: Gemma, whose logits are
+ * capped. PAIRS: an encoder-decoder. */
+enum kind { LLAMA, EXPERTS, WINDOW, PAIRS, KINDS };
+
+static struct ot_lora_rank of_layers(const void *context, const char *module) {
+    (void)context;
+    return (struct ot_lora_rank){ot_lora_layer_of(module) >= 0 ? 4 : 0, 8};
+}
+
+static const struct ot_lora LORA = {.choose = of_layers};
+
+static void defaults(struct tiny_run *run, enum kind kind, enum ot_dtype dtype) {
+    struct ot_model_config *c = &run->config;
+    tiny_defaults(run, 2, false, dtype);
+    if (kind == LLAMA) {
+        c->family = OT_FAMILY_QWEN3;
+        c->qk_norm = OT_QK_NORM_HEADS;
+        run->lora = &LORA;
+    } else if (kind == EXPERTS) {
+        c->family = OT_FAMILY_GPT_OSS;
+        c->n_experts = 8;
+        c->top_experts = 2;
+        c->expert_ffn = 24;
+        c->qkv_bias = c->out_bias = c->sinks = c->router_bias = c->expert_bias = true;
+        c->glu_limit = 0.5f;
+        c->glu_alpha = 1.702f;
+    } else if (kind == WINDOW) {
+        c->window = 6;
+        c->logit_softcap = 20;
+        c->attention_softcap = 10;
+    } else {
+        *c = tiny_pair_config(true);
+    }
+    run->cache_bytes = 4 << 20;
+}
+
+/* One text: its prompt, and the tokens that follow. */
+struct text {
+    int32_t tokens[MOST_PROMPT + STEPS];
+    int64_t n_prompt, n_inputs;
+};
+
+/* Prompts of one token, of more than a micro-batch, and between. */
+static void make_texts(const struct tiny_run *run, enum kind kind, struct text texts[TEXTS]) {
+    static const int64_t lengths[TEXTS] = {9, 1, MOST_PROMPT, 7, 11};
+    for (int t = 0; t < TEXTS; t++) {
+        texts[t].n_inputs = kind == PAIRS ? INPUTS + t % 3 : 0;
+        texts[t].n_prompt = kind == PAIRS ? texts[t].n_inputs + 1 : lengths[t];
+        for (int i = 0; i < MOST_PROMPT + STEPS; i++)
+            texts[t].tokens[i] = (int32_t)ot_random_below(7, ot_random_stream(OT_RANDOM_TEST, (uint64_t)t, 3),
+                                                          (uint64_t)i, (uint64_t)run->config.vocab);
+    }
+}
+
+static struct ot_text_room room_of(const struct text *text) {
+    return (struct ot_text_room){text->n_inputs, text->n_prompt + STEPS};
+}
+
+/* The text's next tokens: its prompt, or one more. */
+static struct ot_text_tokens next_of(const struct text *text, int number, int step) {
+    return step == 0 ? (struct ot_text_tokens){number, text->tokens, text->n_prompt}
+                     : (struct ot_text_tokens){number, text->tokens + text->n_prompt + step - 1, 1};
+}
+
+static void open_engine(struct tiny_run *run, enum ot_home home, int texts, int rounds,
+                        struct tiny_engine *tiny) {
+    run->micro_sequences = 1;
+    tiny_plan(run, home, OT_HOME_HOST, OT_HOME_GPU, 2);
+    run->plan.micro_tokens = run->config.n_encoder_layers > 0 ? TINY_SEQUENCE : MOST_PROMPT / 2;
+    run->plan.texts = texts;
+    if (rounds > 1)
+        ot_plan_set_rounds(&run->plan, rounds);
+    tiny_finish(run);
+    tiny_open(run, tiny);
+}
+
+static void close_engine(struct tiny_run *run, struct tiny_engine *tiny) {
+    ot_engine_decode_end(tiny->engine);
+    tiny_close(tiny);
+    ot_plan_free(&run->plan);
+}
+
+/* want: [TEXTS][STEPS + 1][vocab], each text alone. */
+static void generate_alone(struct tiny_run *run, const struct text texts[TEXTS], float *want) {
+    struct tiny_engine tiny;
+    open_engine(run, OT_HOME_GPU, 0, 1, &tiny);
+    for (int t = 0; t < TEXTS; t++) {
+        struct ot_text_room room = room_of(&texts[t]);
+        check_ok(ot_engine_texts_begin(tiny.engine, &room, 1));
+        for (int s = 0; s <= STEPS; s++) {
+            struct ot_text_tokens next = next_of(&texts[t], 0, s);
+            check_ok(ot_engine_texts_append(tiny.engine, &next, 1,
+                                            want + (t * (STEPS + 1) + s) * run->config.vocab));
+        }
+        ot_engine_decode_end(tiny.engine);
+    }
+    close_engine(run, &tiny);
+}
+
+/* Text t begins `late[t]` calls after the first. Compares after each call. */
+static void generate_together(struct tiny_run *run, struct ot_engine *engine, const struct text texts[TEXTS],
+                              const int late[TEXTS], const float *want) {
+    struct ot_text_room rooms[TEXTS];
+    int64_t vocab = run->config.vocab;
+    float *logits = malloc((size_t)(TEXTS * vocab) * sizeof *logits);
+    assert_non_null(logits);
+    for (int t = 0; t < TEXTS; t++)
+        rooms[t] = room_of(&texts[t]);
+    check_ok(ot_engine_texts_begin(engine, rooms, TEXTS));
+    for (int call = 0; call <= STEPS + 2; call++) {
+        struct ot_text_tokens next[TEXTS];
+        int n = 0;
+        for (int t = 0; t < TEXTS; t++)
+            if (call >= late[t] && call - late[t] <= STEPS)
+                next[n++] = next_of(&texts[t], t, call - late[t]);
+        if (n == 0)
+            continue;
+        check_ok(ot_engine_texts_append(engine, next, n, logits));
+        for (int i = 0; i < n; i++) {
+            int t = next[i].text, s = call - late[t];
+            assert_memory_equal(logits + i * vocab, want + (t * (STEPS + 1) + s) * vocab,
+                                (size_t)vocab * sizeof *logits);
+        }
+    }
+    free(logits);
+}
+
+/* The emulated GPU takes a hundred times longer. */
+static bool is_slow(void) {
+    return !tiny_is_on_cpu() && tests_are_few();
+}
+
+static void same_bits_in_company(void **state) {
+    (void)state;
+    static const int all_at_once[TEXTS] = {0}, in_turn[TEXTS] = {0, 1, 0, 2, 1};
+    for (int variant = 0; variant < KINDS * 2; variant++) {
+        struct tiny_run run;
+        struct text texts[TEXTS];
+        defaults(&run, (enum kind)(variant / 2), variant & 1 ? OT_BF16 : OT_F32);
+        if (is_slow() && !(variant & 1))
+            continue;
+        make_texts(&run, (enum kind)(variant / 2), texts);
+        float *want = malloc((size_t)(TEXTS * (STEPS + 1) * run.config.vocab) * sizeof *want);
+        assert_non_null(want);
+        generate_alone(&run, texts, want);
+        for (int way = 0; way < 4; way++) {
+            static const int most[] = {2, 3, TEXTS, 64}, rounds[] = {1, 2, 1, 3};
+            struct tiny_engine tiny;
+            open_engine(&run, way & 1 ? OT_HOME_HOST : OT_HOME_GPU, most[way], rounds[way], &tiny);
+            generate_together(&run, tiny.engine, texts, way & 2 ? in_turn : all_at_once, want);
+            close_engine(&run, &tiny);
+        }
+        free(want);
+    }
+}
+
+/* A pass of several prompts fetches streamed weights once: a fetch a slab, whatever the number of texts. */
+static void weights_cross_once(void **state) {
+    (void)state;
+    int64_t bytes[2];
+    for (int together = 0; together < 2; together++) {
+        struct tiny_run run;
+        struct tiny_engine tiny;
+        struct ot_text_room rooms[3] = {{0, 8}, {0, 8}, {0, 8}};
+        struct ot_engine_fetches before, after;
+        static const int32_t tokens[3] = {1, 2, 3};
+        defaults(&run, EXPERTS, OT_BF16); /* its parts count what is fetched */
+        open_engine(&run, OT_HOME_HOST, together ? 3 : 1, 1, &tiny);
+        float *logits = malloc((size_t)(3 * run.config.vocab) * sizeof *logits);
+        assert_non_null(logits);
+        check_ok(ot_engine_texts_begin(tiny.engine, rooms, 3));
+        ot_engine_get_fetches(tiny.engine, &before);
+        for (int call = 0; call < 2; call++) { /* a prompt, then a step */
+            struct ot_text_tokens next[3];
+            for (int t = 0; t < 3; t++)
+                next[t] = (struct ot_text_tokens){t, tokens, call == 0 ? 3 : 1};
+            check_ok(ot_engine_texts_append(tiny.engine, next, 3, logits));
+        }
+        ot_engine_get_fetches(tiny.engine, &after);
+        bytes[together] = after.bytes - before.bytes;
+        free(logits);
+        close_engine(&run, &tiny);
+    }
+    assert_true(bytes[1] > 0);
+    assert_true(2 * bytes[1] < bytes[0]);
+}
+
+static void refusals(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_engine tiny;
+    static const int32_t tokens[8] = {1, 2, 3};
+    struct ot_text_room rooms[2] = {{0, 6}, {0, 4}}, long_room = {0, 100000};
+    defaults(&run, LLAMA, OT_F32);
+    open_engine(&run, OT_HOME_GPU, 2, 1, &tiny);
+    float *logits = malloc((size_t)(2 * run.config.vocab) * sizeof *logits);
+    assert_non_null(logits);
+    struct ot_text_tokens two[2] = {{0, tokens, 3}, {1, tokens, 5}};
+    check_fails(ot_engine_texts_begin(tiny.engine, &long_room, 1), OT_E_INPUT, "positions");
+    check_ok(ot_engine_texts_begin(tiny.engine, rooms, 2));
+    check_fails(ot_engine_texts_append(tiny.engine, two, 2, logits), OT_E_INPUT, "the cache holds 4");
+    two[1].n = 4;
+    check_ok(ot_engine_texts_append(tiny.engine, two, 2, logits));
+    two[1].n = 1;
+    check_fails(ot_engine_texts_append(tiny.engine, two, 2, logits), OT_E_INPUT, "would grow to 5");
+    two[1].text = 0;
+    check_fails(ot_engine_texts_append(tiny.engine, two, 2, logits), OT_E_INTERNAL, "not in order");
+    two[0].text = 2;
+    check_fails(ot_engine_texts_append(tiny.engine, two, 1, logits), OT_E_INTERNAL, "text 2");
+    free(logits);
+    close_engine(&run, &tiny);
+}
+
+int main(void) {
+    tiny_skip_without_device();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bits_in_company),
+        cmocka_unit_test(weights_cross_once),
+        cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
