@@ -3,15 +3,21 @@
 #include <math.h>
 #include <stdio.h>
 
+const char *ot_eval_metric_name(enum ot_eval_metric metric) {
+    static const char *const names[OT_EVAL_METRICS] = {"loss", "accuracy", "match", "execution"};
+    return names[metric];
+}
+
 double ot_eval_cost(enum ot_eval_metric metric, const struct ot_eval_score *score) {
-    return metric == OT_EVAL_ACCURACY ? -score->accuracy : score->loss;
+    const double costs[OT_EVAL_METRICS] = {score->loss, -score->accuracy, -score->match, -score->execution};
+    return costs[metric];
 }
 
 const char *ot_eval_cost_text(enum ot_eval_metric metric, double cost, char text[OT_EVAL_TEXT_BYTES]) {
-    if (metric == OT_EVAL_ACCURACY)
-        snprintf(text, OT_EVAL_TEXT_BYTES, "accuracy %.2f %%", -100 * cost);
-    else
+    if (metric == OT_EVAL_LOSS)
         snprintf(text, OT_EVAL_TEXT_BYTES, "eval %.4f", cost);
+    else
+        snprintf(text, OT_EVAL_TEXT_BYTES, "%s %.2f %%", ot_eval_metric_name(metric), -100 * cost);
     return text;
 }
 

@@ -1,7 +1,8 @@
 /* The evaluations of a run: which one is the best, and whether the run should stop early.
  *
- * METRIC. What best means: the lowest loss, or the highest accuracy, the share of trained tokens of which no
- * other token has a larger logit. An evaluation before step 1 measures the base, so it is never the best one
+ * METRIC. What best means: the lowest loss; the highest accuracy, the share of trained tokens of which no
+ * other token has a larger logit; or the largest share of generated answers that match the rows' own, or that
+ * have the right results when they are executed (train/answers.h). An evaluation before step 1 measures the base, so it is never the best one
  * of the run: every later one takes its place.
  *
  * BEST. The evaluation that is better than all before it, so of equal ones the first.
@@ -19,12 +20,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum ot_eval_metric { OT_EVAL_LOSS, OT_EVAL_ACCURACY }; /* in the order of --eval-metric */
+/* In the order of --eval-metric. */
+enum ot_eval_metric { OT_EVAL_LOSS, OT_EVAL_ACCURACY, OT_EVAL_MATCH, OT_EVAL_EXECUTION, OT_EVAL_METRICS };
+const char *ot_eval_metric_name(enum ot_eval_metric metric); /* "loss", ..., "execution" */
 
 struct ot_eval_score {
-    double loss, accuracy; /* accuracy NaN: unknown (checkpoints of older versions) */
+    double loss, accuracy;   /* accuracy NaN: unknown (checkpoints of older versions) */
+    double match, execution; /* NaN: not measured */
 };
-/* The lower the better: the loss, or the accuracy times -1. NaN: unknown. */
+/* The lower the better: the loss, or a share times -1. NaN: unknown. */
 double ot_eval_cost(enum ot_eval_metric metric, const struct ot_eval_score *score);
 /* "eval 0.4312", "accuracy 87.31 %" */
 enum { OT_EVAL_TEXT_BYTES = 32 };

@@ -47,21 +47,34 @@ double ot_checkpoint_record_cost(const struct ot_checkpoint_record *r) {
     return ot_eval_history_cost(&r->evals, r->progress.step);
 }
 
-static const char *const metric_names[] = {[OT_EVAL_LOSS] = "loss", [OT_EVAL_ACCURACY] = "accuracy"};
+enum { KEY_BYTES = 40 };
+
+static const char *score_key(const char *which, enum ot_eval_metric metric, char key[KEY_BYTES]) {
+    snprintf(key, KEY_BYTES, "%s_%s", which, ot_eval_metric_name(metric));
+    return key;
+}
+
+/* Scores that were not measured are left out. */
+static void put_score(const char *which, const struct ot_eval_score *score, struct ot_json_writer *w) {
+    char key[KEY_BYTES];
+    ot_json_put_exact(w, score_key(which, OT_EVAL_LOSS, key), score->loss);
+    ot_json_put_exact(w, score_key(which, OT_EVAL_ACCURACY, key), score->accuracy);
+    if (!isnan(score->match))
+        ot_json_put_exact(w, score_key(which, OT_EVAL_MATCH, key), score->match);
+    if (!isnan(score->execution))
+        ot_json_put_exact(w, score_key(which, OT_EVAL_EXECUTION, key), score->execution);
+}
 
 static void put_eval(const struct ot_eval_history *h, struct ot_json_writer *w) {
     if (!h->has_any)
         return;
     ot_json_begin_object(w, "eval");
-    ot_json_put_text(w, "metric", metric_names[h->metric]);
-    ot_json_put_exact(w, "first_loss", h->first.loss);
-    ot_json_put_exact(w, "first_accuracy", h->first.accuracy);
+    ot_json_put_text(w, "metric", ot_eval_metric_name(h->metric));
+    put_score("first", &h->first, w);
     ot_json_put_int(w, "last_step", h->last_step);
-    ot_json_put_exact(w, "last_loss", h->last.loss);
-    ot_json_put_exact(w, "last_accuracy", h->last.accuracy);
+    put_score("last", &h->last, w);
     ot_json_put_int(w, "best_step", h->best_step);
-    ot_json_put_exact(w, "best_loss", h->best.loss);
-    ot_json_put_exact(w, "best_accuracy", h->best.accuracy);
+    put_score("best", &h->best, w);
     ot_json_put_int(w, "without_gain", h->without_gain);
     ot_json_end_object(w);
 }
@@ -129,12 +142,20 @@ static int need_count(const struct ot_json *object, const char *where, const cha
     return ot_json_need_int(object, where, key, true, 0, COUNT_MAX, out);
 }
 
-/* A key is null or absent if the number was not finite, and in records without accuracies. */
-static int need_score(const struct ot_json *object, const char *where, const char *loss, const char *accuracy,
+/* A key is null or absent if the number was not finite or not measured. */
+static int need_score(const struct ot_json *object, const char *where, const char *which,
                       struct ot_eval_score *out) {
-    *out = (struct ot_eval_score){NAN, NAN};
-    OT_TRY(ot_json_need_real(object, where, loss, false, -DBL_MAX, DBL_MAX, &out->loss));
-    return ot_json_need_real(object, where, accuracy, false, 0, 1, &out->accuracy);
+    double *const shares[OT_EVAL_METRICS] = {[OT_EVAL_ACCURACY] = &out->accuracy,
+                                             [OT_EVAL_MATCH] = &out->match,
+                                             [OT_EVAL_EXECUTION] = &out->execution};
+    char key[KEY_BYTES];
+    *out = (struct ot_eval_score){NAN, NAN, NAN, NAN};
+    OT_TRY(ot_json_need_real(object, where, score_key(which, OT_EVAL_LOSS, key), false, -DBL_MAX, DBL_MAX,
+                             &out->loss));
+    for (int i = OT_EVAL_ACCURACY; i < OT_EVAL_METRICS; i++)
+        OT_TRY(ot_json_need_real(object, where, score_key(which, (enum ot_eval_metric)i, key), false, 0, 1,
+                                 shares[i]));
+    return 0;
 }
 
 /* These texts are shown to people: control characters that would steer a terminal are removed. */
@@ -202,10 +223,10 @@ static int take_run(const struct ot_json *tree, const char *where, struct ot_che
 
 /* Records of older versions have no metric: it was the loss. */
 static int take_metric(const struct ot_json *object, const char *where, enum ot_eval_metric *out) {
-    const char *name = metric_names[OT_EVAL_LOSS];
+    const char *name = ot_eval_metric_name(OT_EVAL_LOSS);
     OT_TRY(ot_json_need_string(object, where, "metric", false, &name));
-    for (int i = OT_EVAL_LOSS; i <= OT_EVAL_ACCURACY; i++)
-        if (strcmp(name, metric_names[i]) == 0) {
+    for (int i = 0; i < OT_EVAL_METRICS; i++)
+        if (strcmp(name, ot_eval_metric_name((enum ot_eval_metric)i)) == 0) {
             *out = (enum ot_eval_metric)i;
             return 0;
         }
@@ -220,11 +241,11 @@ static int take_eval(const struct ot_json *tree, const char *where, struct ot_ev
         return 0;
     OT_TRY(need_object(tree, where, "eval", &object));
     OT_TRY(take_metric(object, where, &out->metric));
-    OT_TRY(need_score(object, where, "first_loss", "first_accuracy", &out->first));
+    OT_TRY(need_score(object, where, "first", &out->first));
     OT_TRY(need_count(object, where, "last_step", &out->last_step));
-    OT_TRY(need_score(object, where, "last_loss", "last_accuracy", &out->last));
+    OT_TRY(need_score(object, where, "last", &out->last));
     OT_TRY(need_count(object, where, "best_step", &out->best_step));
-    OT_TRY(need_score(object, where, "best_loss", "best_accuracy", &out->best));
+    OT_TRY(need_score(object, where, "best", &out->best));
     return ot_json_need_int(object, where, "without_gain", false, 0, COUNT_MAX, &out->without_gain);
 }
 

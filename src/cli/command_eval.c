@@ -1,4 +1,4 @@
-/* offload-train eval: loss and token accuracy of a model on rows. */
+/* offload-train eval: loss and token accuracy of a model on rows, and judged answers. */
 #include <math.h>
 #include <stdio.h>
 
@@ -9,16 +9,49 @@
 #include "src/base/units.h"
 #include "src/cli/command.h"
 #include "src/session/open.h"
+#include "src/train/answers.h"
 #include "src/train/evaluate.h"
 #include "src/train/rows.h"
 #include "src/train/run_shape.h"
 
-static int print_result(const struct ot_options *options, const struct ot_eval_result *result) {
+/* Lines by kind of query, and how well the contents tell queries apart. */
+static void print_kinds(const struct ot_answer_score *score) {
+    for (int k = 0; k < OT_SQL_KINDS; k++) {
+        const struct ot_kind_score *kind = &score->kinds[k];
+        if (kind->judged > 0)
+            printf("  %-9s  %4lld rows · equal results %5.1f %% · valid SQL %5.1f %%\n",
+                   ot_sql_kind_name((enum ot_sql_kind)k), (long long)kind->judged,
+                   100 * (double)kind->equal / (double)kind->judged,
+                   100 * (double)kind->valid / (double)kind->judged);
+    }
+    if (score->unjudged > 0)
+        printf(
+            "  %lld rows are not judged: their tables cannot be created, or their own query does not run\n",
+            (long long)score->unjudged);
+    if (score->variants > 0)
+        printf("  made-up contents tell %.1f %% of %lld varied queries from the right ones\n",
+               100 * (double)score->separated / (double)score->variants, (long long)score->variants);
+}
+
+static void print_answers(const struct ot_answer_score *score) {
+    char text[OT_ANSWERS_TEXT_BYTES], time[OT_TEXT_BYTES];
+    printf("%lld answers · %s · %lld tokens in %s, %.1f tok/s\n", (long long)score->rows,
+           ot_answers_summary(score, text), (long long)score->tokens, ot_text_duration(score->seconds, time),
+           score->seconds > 0 ? (double)score->tokens / score->seconds : 0.0);
+    if (score->executes)
+        print_kinds(score);
+}
+
+/* answers: NULL if none were wanted. */
+static int print_result(const struct ot_options *options, const struct ot_eval_result *result,
+                        const struct ot_answer_score *answers) {
     if (!options->json) {
         char tokens[OT_TEXT_BYTES], rows[OT_TEXT_BYTES];
         printf("loss %.6f · perplexity %.6g · accuracy %.2f %% of %s trained tokens · %s rows\n",
                result->loss, exp(result->loss), 100 * result->accuracy,
                ot_text_count(result->trained_tokens, tokens), ot_text_count(result->rows, rows));
+        if (answers)
+            print_answers(answers);
         return 0;
     }
     struct ot_json_writer w = {.indent = -1};
@@ -28,28 +61,36 @@ static int print_result(const struct ot_options *options, const struct ot_eval_r
     ot_json_put_real(&w, "accuracy", result->accuracy);
     ot_json_put_int(&w, "trained_tokens", result->trained_tokens);
     ot_json_put_int(&w, "rows", result->rows);
+    if (answers) {
+        ot_answers_put(answers, &w);
+        ot_json_put_real(&w, "generate_seconds", answers->seconds);
+        ot_json_put_int(&w, "generated_tokens", answers->tokens);
+    }
     ot_json_end_object(&w);
     return ot_json_print(&w);
 }
 
-static int start(struct ot_session *s, const struct ot_rows *rows) {
+static int start(struct ot_session *s, const struct ot_rows *rows, const struct ot_answers *answers) {
     int64_t sequences = ot_packing_sequences(rows->eval), micro = s->options->micro_batch;
     struct ot_session_need need = {.max_position = rows->seq_len,
                                    .sequence_tokens = rows->seq_len,
                                    .step_sequences = sequences,
                                    .micro_sequences = ot_min(micro, sequences) /* 0: chosen */,
                                    .host_bytes = ot_rows_bytes(rows)};
+    ot_answers_need(answers, s, &need);
     OT_TRY(ot_session_plan(s, &need));
     return ot_session_start(s, NULL);
 }
 
-static int evaluate(struct ot_session *s, struct ot_rows *rows) {
+static int evaluate(struct ot_session *s, struct ot_rows *rows, struct ot_answers **answers) {
     int64_t seq_len;
+    struct ot_answer_score score;
     OT_TRY(ot_shape_seq_len(s->settings, ot_model_longest_row(&s->model.config), &seq_len));
     OT_TRY(ot_rows_open(s, seq_len, rows));
     if (s->options->show_sample)
         OT_TRY(ot_sample_view_print(s, rows));
-    OT_TRY(start(s, rows));
+    OT_TRY(ot_answers_open(s, rows, answers));
+    OT_TRY(start(s, rows, *answers));
     struct ot_evaluation evaluation = {.dataset = rows->eval_set,
                                        .packing = rows->eval,
                                        .seq_len = seq_len,
@@ -63,16 +104,20 @@ static int evaluate(struct ot_session *s, struct ot_rows *rows) {
                "%s: %lld rows skipped as bad, %lld without a trained token, %lld truncated to %lld tokens",
                ot_data_name(s->options, name), (long long)stats->bad, (long long)stats->untrained,
                (long long)stats->truncated, (long long)seq_len);
-    return print_result(s->options, &result);
+    if (*answers)
+        OT_TRY(ot_answers_run(*answers, s, NULL, &score));
+    return print_result(s->options, &result, *answers ? &score : NULL);
 }
 
 int ot_command_eval(const struct ot_options *options) {
     struct ot_settings settings = {*options};
     struct ot_session session;
     struct ot_rows rows = {0};
+    struct ot_answers *answers = NULL;
     int rc = ot_session_open(&settings, &session);
     if (rc == 0)
-        rc = evaluate(&session, &rows);
+        rc = evaluate(&session, &rows, &answers);
+    ot_answers_close(answers);
     ot_rows_close(&rows);
     ot_session_close(&session);
     return rc;

@@ -39,6 +39,7 @@ struct train {
     struct ot_session session;
     struct ot_stop_save_requests requests;
     struct ot_rows rows;
+    struct ot_answers *answers; /* NULL: evaluations answer no rows */
     struct ot_run_shape shape;
     struct ot_step_choice choice; /* of --tokens-per-step auto */
     struct ot_result result;
@@ -64,31 +65,22 @@ static bool writes_out(const struct train *t) {
     return !t->settings.in_effect.no_save && ot_is_rank0(&t->session);
 }
 
-/* Tokens of key/value cache for answering the sample row: its prompt and answer, at most one sequence. */
-static int64_t sample_tokens(const struct train *t) {
-    if (t->sample_row < 0)
-        return 0;
-    struct ot_row row = ot_dataset_row(t->rows.eval_set, t->sample_row);
-    int64_t tokens = ot_row_prompt_tokens(&row) + OT_SAMPLE_TOKENS;
-    tokens = ot_min(tokens, ot_min(t->rows.seq_len, ot_model_longest_row(&t->session.model.config)));
-    return tokens + ot_dataset_has_pairs(t->rows.eval_set); /* the start token */
-}
-
 /* All but the length of a step. */
 static void find_need(struct train *t) {
     const struct ot_session *s = &t->session;
     const struct ot_options *o = s->options;
-    t->sample_row = ot_rows_find_prompt(&t->rows, 1 + s->text.specials.add_bos);
+    t->sample_row = ot_sample_row_find(s, &t->rows);
     t->need = (struct ot_session_need){.max_position =
                                            ot_min(t->rows.seq_len, ot_model_longest_row(&s->model.config)),
                                        .sequence_tokens = t->rows.seq_len,
                                        .micro_sequences = o->micro_batch,
                                        .train = true,
                                        .clip = o->clip > 0,
-                                       .cache_tokens = sample_tokens(t),
+                                       .cache_tokens = ot_sample_row_tokens(&t->rows, t->sample_row),
                                        .resumed_ranks = t->resume.checkpoint ? t->resume.record->ranks : 0,
                                        .gathers = !o->no_save,
                                        .host_bytes = ot_rows_bytes(&t->rows)};
+    ot_answers_need(t->answers, s, &t->need);
     if (!o->no_save || t->resume.checkpoint)
         t->need.snapshot_slots = ot_saver_slots(ot_model_param_count(&s->model.config), s->model.dtype);
     if (!o->no_save)
@@ -113,6 +105,7 @@ static int read_inputs(struct train *t) {
     if (!o->optimizer_threads && !no_cpu)
         ot_settings_choose_count(&t->settings, "optimizer-threads", o->threads);
     OT_TRY(ot_rows_open(s, seq_len, &t->rows));
+    OT_TRY(ot_answers_open(s, &t->rows, &t->answers));
     OT_TRY(ot_run_identity_make(s, &t->rows, &t->identity));
     OT_TRY(ot_resume_check(&t->resume, o, &t->identity));
     OT_TRY(ot_resume_check_arithmetic(&t->resume, o, ot_device_arithmetic(s->machine.device)));
@@ -238,30 +231,13 @@ static int show_plan(struct train *t) {
 /* Prints the model's greedy answer to a row that was not trained on. */
 static int show_sample(struct train *t, int64_t step) {
     struct ot_session *s = &t->session;
-    struct ot_row row = ot_dataset_row(t->rows.eval_set, t->sample_row);
-    int64_t n = ot_row_prompt_tokens(&row);
-    int32_t *prompt = malloc((size_t)n * sizeof *prompt);
-    char *prompt_text = NULL;
     struct ot_generated generated = {0};
-    if (!prompt)
-        return ot_fail(OT_E_BUDGET, "no memory for a prompt of %lld tokens", (long long)n);
-    for (int64_t i = 0; i < n; i++)
-        prompt[i] = ot_token_id(row.tokens[i]);
-    struct ot_generation generation = {.prompt = prompt,
-                                       .n_prompt = n,
-                                       .max_new = OT_SAMPLE_TOKENS,
-                                       .top_p = 1,
-                                       .stopped = s->ranks.comm ? NULL : ot_stop_requested};
-    if (generation.max_new > t->rows.seq_len - n)
-        generation.max_new = t->rows.seq_len - n;
-    int rc;
-    OT_TRY_GOTO(ot_tokenizer_decode(s->text.tokenizer, prompt, (size_t)n, true, &prompt_text, NULL), rc, out);
-    OT_TRY_GOTO(ot_generate(s, &generation, &generated), rc, out);
-    if (ot_is_rank0(s))
-        rc = ot_report_sample(t->log, step, prompt_text, generated.text ? generated.text : "");
-out:
+    char *prompt = NULL;
+    int rc = ot_sample_row_answer(s, &t->rows, t->sample_row, s->ranks.comm ? NULL : ot_stop_requested,
+                                  &prompt, &generated);
+    if (rc == 0 && ot_is_rank0(s))
+        rc = ot_report_sample(t->log, step, prompt, generated.text ? generated.text : "");
     ot_generated_free(&generated);
-    free(prompt_text);
     free(prompt);
     return rc;
 }
@@ -420,6 +396,7 @@ static int run(struct train *t) {
     struct ot_train_loop loop = {.session = s,
                                  .rows = &t->rows,
                                  .references = &t->references,
+                                 .answers = t->answers,
                                  .shape = &t->shape,
                                  .times = &t->times,
                                  .log = t->log,
@@ -580,6 +557,7 @@ int ot_command_train(const struct ot_options *options) {
         return ot_error_load(&why);
     ot_result_close(&t->result);
     ot_references_free(&t->references);
+    ot_answers_close(t->answers);
     ot_rows_close(&t->rows);
     ot_run_identity_free(&t->identity);
     ot_session_close(&t->session);

@@ -39,6 +39,10 @@ struct ot_dataset {
     int n_sources;
     bool pairs;
     enum ot_objective_kind objective;
+    char *json; /* of all documents, one after the other; NULL: not kept */
+    size_t json_bytes, json_capacity;
+    size_t *json_end; /* [documents] */
+    size_t json_rows;
 };
 
 /* ---- one batch ---- */
@@ -210,8 +214,21 @@ static void append_piece(struct ot_dataset *d, const struct item *item, uint32_t
         d->stats.longest = (int64_t)n;
 }
 
+static int keep_json(struct loader *l, const struct item *item) {
+    struct ot_dataset *d = l->dataset;
+    if (!ot_try_grow(&d->json, &d->json_capacity, d->json_bytes + item->bytes, 1) ||
+        !ot_try_grow(&d->json_end, &d->json_rows, (size_t)d->stats.kept + 1, sizeof *d->json_end))
+        return no_memory(l);
+    memcpy(d->json + d->json_bytes, l->text + item->text, item->bytes);
+    d->json_bytes += item->bytes;
+    d->json_end[d->stats.kept] = d->json_bytes;
+    return 0;
+}
+
 static int append_kept(struct loader *l, struct item *item) {
     struct ot_dataset *d = l->dataset;
+    if (l->config->keeps_json)
+        OT_TRY(keep_json(l, item));
     size_t n_rows = d->n_rows + (item->n_tokens + item->piece_tokens - 1) / item->piece_tokens;
     if (n_rows > UINT32_MAX || !ot_try_grow(&d->rows, &d->row_capacity, n_rows, sizeof *d->rows))
         return no_memory(l);
@@ -466,6 +483,8 @@ void ot_dataset_close(struct ot_dataset *d) {
     ot_data_files_close(&d->files);
     free(d->sources);
     free(d->rows);
+    free(d->json);
+    free(d->json_end);
     free(d);
 }
 
@@ -537,5 +556,14 @@ struct ot_data_fingerprint ot_dataset_fingerprint(const struct ot_dataset *d) {
 }
 
 size_t ot_dataset_bytes(const struct ot_dataset *d) {
-    return d->n_tokens * sizeof(uint32_t) + d->row_capacity * sizeof *d->rows;
+    return d->n_tokens * sizeof(uint32_t) + d->row_capacity * sizeof *d->rows + d->json_capacity +
+           d->json_rows * sizeof *d->json_end;
+}
+
+const char *ot_dataset_json(const struct ot_dataset *d, int64_t document, size_t *bytes) {
+    if (!d->json)
+        return NULL;
+    size_t begin = document > 0 ? d->json_end[document - 1] : 0;
+    *bytes = d->json_end[document] - begin;
+    return d->json + begin;
 }

@@ -92,6 +92,9 @@ bool ot_dataset_has_pairs(const struct ot_dataset *dataset);
 int64_t ot_dataset_rows(const struct ot_dataset *dataset);
 int64_t ot_dataset_documents(const struct ot_dataset *dataset);
 struct ot_row ot_dataset_row(const struct ot_dataset *dataset, int64_t row);
+/* The row of the file that a document was made from, as JSON; NULL unless config->keeps_json. Its fields have
+ * the names that they have in the file. */
+const char *ot_dataset_json(const struct ot_dataset *dataset, int64_t document, size_t *bytes);
 /* Number of tokens before the row's first trained token: the prompt to generate from. */
 int64_t ot_row_prompt_tokens(const struct ot_row *row);
 size_t ot_dataset_bytes(const struct ot_dataset *dataset); /* memory held in bytes, for the ledger */

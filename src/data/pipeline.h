@@ -54,6 +54,7 @@ struct ot_dataset_config {
     bool pairs; /* the model is an encoder-decoder: rows have an input and a target (format.h, sample.h) */
     enum ot_objective_kind objective; /* rows are those of this objective (preference.h); not with pairs */
     bool skip_bad;                    /* count malformed rows and continue */
+    bool keeps_json;                  /* the dataset keeps each row as the file has it (ot_dataset_json) */
     struct ot_pool *pool;
     /* Called from time to time with the bytes read and the file's size (0: unknown). NULL: not called. */
     void (*progress)(void *context, int64_t bytes_read, int64_t bytes_total);

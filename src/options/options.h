@@ -206,6 +206,8 @@ enum { OT_OPTIONS_MAX = 192 };
 enum { OT_CHOICE_DTYPE_AUTO, OT_CHOICE_DTYPE_BF16, OT_CHOICE_DTYPE_FP32, OT_CHOICE_DTYPE_FP16 };
 enum { OT_CHOICE_INIT_FILES, OT_CHOICE_INIT_RANDOM };
 enum { OT_CHOICE_RESULT_BEST, OT_CHOICE_RESULT_LAST };
+enum { OT_CHOICE_METRIC_MATCH, OT_CHOICE_METRIC_EXECUTION };
+enum { OT_CHOICE_EVAL_LOSS, OT_CHOICE_EVAL_ACCURACY, OT_CHOICE_EVAL_MATCH, OT_CHOICE_EVAL_EXECUTION };
 enum ot_sweep { OT_SWEEP_NONE, OT_SWEEP_TOKENS };
 enum ot_sort { OT_SORT_AUTO, OT_SORT_PRICE, OT_SORT_TIME, OT_SORT_NONE };
 enum {
@@ -330,6 +332,10 @@ struct ot_options {
 
     struct ot_every eval_every, log_every;
     int eval_metric, result; /* eval_metric: as enum ot_eval_metric (src/checkpoint/eval_history.h) */
+    /* --eval-generate of train, --generate of eval: rows that each evaluation answers; 0: none */
+    int64_t eval_generate;
+    int metric; /* OT_CHOICE_METRIC_... */
+    const char *databases, *failures;
     struct ot_patience stop_early;
     const char *trace;
     bool force, no_save, save_local, no_forecast, dry_run, json, quiet;

@@ -42,6 +42,8 @@ static const struct rule exclusive[] = {
 
 /* Each of the first options has no effect without the second. */
 static const struct rule dependent[] = {
+    {OT_FOR_EVAL, "metric databases failures max-new-tokens", "generate"},
+    {OT_FOR_TRAIN, "metric databases max-new-tokens", "eval-generate"},
     {OT_FOR_GENERATE, "template", "row"}, /* or --chat, see is_met */
     {OT_FOR_GENERATE, "system", "chat"},
     {OT_FOR_GENERATE, "prompt-format columns", "row"},
@@ -326,8 +328,24 @@ static int check_step(const struct ot_options *o) {
     return check_shares(o);
 }
 
+/* For train and eval. */
+static int check_answers(const struct ot_options *o) {
+    bool executes = o->metric == OT_CHOICE_METRIC_EXECUTION;
+    if (o->databases && !executes)
+        return ot_fail(OT_E_USAGE, "--databases has no effect without --metric execution");
+    if (o->command == OT_COMMAND_EVAL)
+        return 0;
+    if (o->eval_metric >= OT_CHOICE_EVAL_MATCH && o->eval_generate == 0)
+        return ot_fail(OT_E_USAGE, "--eval-metric %s judges answers: add --eval-generate N",
+                       o->eval_metric == OT_CHOICE_EVAL_MATCH ? "match" : "execution");
+    if (o->eval_metric == OT_CHOICE_EVAL_EXECUTION && !executes)
+        return ot_fail(OT_E_USAGE, "--eval-metric execution needs answers that are executed: add --metric "
+                                   "execution");
+    return 0;
+}
+
 static int check_evaluations(const struct ot_options *o) {
-    static const char *const names[] = {"eval-every", "eval-metric", "stop-early"};
+    static const char *const names[] = {"eval-every", "eval-metric", "stop-early", "eval-generate"};
     bool evaluates = o->eval_data || o->eval_fraction > 0, best = o->result == OT_CHOICE_RESULT_BEST;
     for (size_t i = 0; i < sizeof names / sizeof *names && !evaluates; i++)
         if (ot_options_given(o, names[i]))
@@ -364,6 +382,7 @@ static int check_train(const struct ot_options *o) {
         return ot_fail(OT_E_USAGE, "--warmup %lld is longer than the run (--steps %lld)",
                        (long long)o->warmup.steps, (long long)o->steps);
     OT_TRY(check_evaluations(o));
+    OT_TRY(check_answers(o));
     if (o->master && strcmp(o->master, "none") == 0)
         return ot_fail(OT_E_USAGE, "--master is the address of rank 0; to train bf16 weights without fp32 "
                                    "masters, give --master-weights none");
@@ -426,6 +445,8 @@ int ot_options_check(struct ot_options *options) {
     OT_TRY(check_required(options));
     if (options->command == OT_COMMAND_TRAIN)
         return check_train(options);
+    if (options->command == OT_COMMAND_EVAL)
+        return check_answers(options);
     if (options->command == OT_COMMAND_PLAN)
         return check_plan(options);
     if (options->command == OT_COMMAND_BENCH)

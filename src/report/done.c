@@ -381,6 +381,15 @@ void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome)
         print_saved(r, outcome);
 }
 
+/* Writes the shares of judged answers that were measured. */
+static void put_answers(const struct ot_eval_score *score, const char *match, const char *execution,
+                        struct ot_json_writer *w) {
+    if (!isnan(score->match))
+        ot_json_put_real(w, match, score->match);
+    if (!isnan(score->execution))
+        ot_json_put_real(w, execution, score->execution);
+}
+
 int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *outcome,
                           struct ot_run_log *log) {
     struct memory_use m = measure_memory(r);
@@ -411,9 +420,11 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
         ot_json_put_int(w, "last_eval_step", h->last_step);
         ot_json_put_real(w, "last_eval", h->last.loss);
         ot_json_put_real(w, "last_accuracy", h->last.accuracy);
+        put_answers(&h->last, "last_match", "last_execution", w);
         ot_json_put_int(w, "best_eval_step", h->best_step);
         ot_json_put_real(w, "best_eval", h->best.loss);
         ot_json_put_real(w, "best_accuracy", h->best.accuracy);
+        put_answers(&h->best, "best_match", "best_execution", w);
     }
     if (outcome->result_step > 0)
         ot_json_put_int(w, "result_step", outcome->result_step);

@@ -337,9 +337,10 @@ static void put_kept(const struct ot_report *r, int64_t copied, size_t bytes, ch
 /* What the evaluations decide: "result: best by loss · stops after 3 evaluations in a row without a gain". */
 static void print_evaluations(const struct ot_report *r) {
     const struct ot_options *o = r->session->options;
-    const char *result = o->result == OT_CHOICE_RESULT_LAST ? "result: last"
-                         : o->eval_metric == OT_EVAL_LOSS   ? "result: best by loss"
-                                                            : "result: best by accuracy";
+    char result[48] = "result: last";
+    if (o->result != OT_CHOICE_RESULT_LAST)
+        snprintf(result, sizeof result, "result: best by %s",
+                 ot_eval_metric_name((enum ot_eval_metric)o->eval_metric));
     long long patience = o->stop_early.evaluations;
     char early[192] = "", delta[64] = "";
     if (o->stop_early.delta > 0)

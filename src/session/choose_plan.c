@@ -4,6 +4,7 @@
 #include "models/encoded.h"
 #include "offload/plan/stages.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/session/device.h"
 #include "src/session/open.h"
 #include "src/session/plan_request.h"
@@ -23,6 +24,7 @@ static struct ot_plan_request make_request(const struct ot_session *s, const str
     request.extra_device_bytes = (int64_t)(s->plan.cache_bytes + s->machine.workspace_bytes);
     request.extra_host_bytes = need->host_bytes + (int64_t)ot_slab_encoder_bytes(s->model.built) +
                                (need->gathers ? ot_gather_bytes(s) : 0);
+    request.texts = s->plan.texts;
     request.snapshot_slots = need->snapshot_slots;
     request.pinned_contents = need->pinned_contents;
     request.shard = s->ranks.shard;
@@ -93,6 +95,28 @@ static int refuse(const struct ot_session *s, const struct ot_plan_request *requ
     return ot_plan_cure(&cure, &s->plan.chosen.shortage);
 }
 
+/* The cache of generation, and the texts that grow side by side. Texts of a pass have logits on the device, in
+ * fp32. All ranks choose alike, because they generate together. */
+static int find_cache(struct ot_session *s, const struct ot_session_need *need) {
+    enum { MOST_TEXTS = 64, CACHE_FRACTION = 8, LOGITS_FRACTION = 32 };
+    const struct ot_chain *chain = ot_model_chain(s->model.built);
+    size_t budget = s->machine.budget_bytes[OT_TIER_GPU];
+    int64_t room = (int64_t)(budget / CACHE_FRACTION / ot_engine_kv_bytes(chain, 1));
+    int64_t texts = (int64_t)(budget / LOGITS_FRACTION / ((size_t)chain->vocab * sizeof(float)));
+    int64_t values[] = {need->cache_tokens, 1};
+    if (need->texts > 0) {
+        values[0] = ot_max(need->longest_text, ot_min(need->cache_tokens, room));
+        values[1] = ot_min(need->texts, MOST_TEXTS);
+        values[1] = ot_max(ot_min(values[1], texts), 1);
+    }
+    if (need->texts > 0 && s->ranks.comm)
+        OT_TRY(ot_session_ranks_find_least(s, values, 2));
+    s->plan.cache_tokens = values[0];
+    s->plan.texts = (int)values[1];
+    s->plan.cache_bytes = ot_engine_kv_bytes(chain, values[0]);
+    return 0;
+}
+
 /* Fixes the fields that plans of all step sizes share. */
 static int open_model(struct ot_session *s, const struct ot_session_need *need) {
     if (s->model.built)
@@ -102,7 +126,7 @@ static int open_model(struct ot_session *s, const struct ot_session_need *need) 
     if (s->options->init == OT_CHOICE_INIT_FILES)
         OT_TRY(ot_model_dir_check(s->model.dir, s->model.built));
     if (need->cache_tokens)
-        s->plan.cache_bytes = ot_engine_kv_bytes(ot_model_chain(s->model.built), need->cache_tokens);
+        OT_TRY(find_cache(s, need));
     OT_TRY(ot_session_ranks_find_sharing(s));
     return need->train ? ot_session_ranks_find_division(s, need->resumed_ranks) : 0;
 }

@@ -46,7 +46,11 @@ struct ot_session_need {
     int64_t sequence_tokens, step_sequences;
     int64_t micro_sequences; /* 0: the plan chooses it from the budget */
     bool train, clip;
-    int64_t cache_tokens;                /* size of the key/value cache for generation; 0: no cache */
+    int64_t cache_tokens; /* size of the key/value cache for generation; 0: no cache */
+    /* Texts that are generated side by side, and the tokens of the longest; 0: one text. Then cache_tokens is
+     * what all of them need, and the plan takes as much of it as an eighth of the device's memory has room
+     * for, and at least longest_text. */
+    int64_t texts, longest_text;
     int snapshot_slots, pinned_contents; /* for checkpoints (saver.h); 0: no checkpoint is made or read */
     bool gathers;       /* the model is saved: with several ranks, rank 0 then holds a slab of it */
     int resumed_ranks;  /* whose sums the run added up so far (record.h); 0: it is new */

@@ -110,7 +110,11 @@ struct ot_session_plan {
     struct ot_plan chosen;
     struct ot_prediction prediction; /* zero without costs and forecast */
     struct ot_forecast forecast;
-    size_t cache_bytes; /* key/value cache for generation, not counted in the plan's ledger */
+    /* Generation: the key/value cache, not counted in the plan's ledger, and the most texts that grow side by
+     * side. */
+    size_t cache_bytes;
+    int64_t cache_tokens;
+    int texts;
 };
 
 struct ot_session {

@@ -20,10 +20,25 @@ void ot_generated_free(struct ot_generated *generated) {
     *generated = (struct ot_generated){0};
 }
 
+/* ---- a group of texts ---- */
+
 struct writer { /* a generation in progress */
     const struct ot_generation *generation;
     struct ot_generated *out;
     struct ot_decode_stream *stream;
+    int64_t most; /* new tokens */
+    bool is_done;
+};
+
+struct group {
+    struct ot_session *session;
+    struct writer *writers;          /* [n] */
+    struct ot_text_tokens *appended; /* [n]; the next tokens of the texts that go on */
+    int32_t *next;                   /* [n] */
+    float *logits;                   /* [n, vocab] of the texts in `appended`, in that order */
+    struct ot_sampler *sampler;
+    int n, n_appended;
+    int64_t vocab;
 };
 
 static int add_text(struct writer *w, const char *text, size_t bytes) {
@@ -38,24 +53,9 @@ static int add_text(struct writer *w, const char *text, size_t bytes) {
 static int finish_text(struct writer *w) {
     const char *text;
     size_t bytes;
+    w->is_done = true;
     OT_TRY(ot_decode_stream_finish(w->stream, &text, &bytes));
     return add_text(w, text, bytes);
-}
-
-/* Passes the prompt through the decoder too, so that the first new word keeps the space before it. */
-static int read_prompt(struct ot_session *s, struct writer *w, float *logits) {
-    const struct ot_generation *g = w->generation;
-    const int32_t start = OT_PAIR_START_ID;
-    if (ot_model_has_pairs(&s->model.config)) { /* the decoder writes the answer as a new text */
-        OT_TRY(ot_engine_decode(s->engine, g->prompt, g->n_prompt, logits));
-        return ot_engine_decode(s->engine, &start, 1, logits);
-    }
-    for (int64_t i = 0; i < g->n_prompt; i++) {
-        const char *text;
-        size_t bytes;
-        OT_TRY(ot_decode_stream_push(w->stream, g->prompt[i], &text, &bytes));
-    }
-    return ot_engine_decode(s->engine, g->prompt, g->n_prompt, logits);
 }
 
 static bool is_end(const struct ot_session *s, int32_t id) {
@@ -65,71 +65,164 @@ static bool is_end(const struct ot_session *s, int32_t id) {
     return false;
 }
 
-static int write_tokens(struct ot_session *s, struct writer *w, struct ot_sampler *sampler, int64_t capacity,
-                        float *logits) {
-    const struct ot_generation *g = w->generation;
-    uint64_t stream = ot_random_stream(OT_RANDOM_SAMPLE, g->number, 0);
-    while (w->out->n < capacity - g->n_prompt && !(g->stopped && g->stopped())) {
-        int32_t id;
-        double unit = ot_random_unit(g->seed, stream, (uint64_t)w->out->n);
-        OT_TRY(ot_sampler_pick(sampler, logits, g->temperature, g->top_p, unit, &id));
-        w->out->ended = is_end(s, id);
-        if (w->out->ended)
-            break;
-        w->out->ids[w->out->n++] = id;
-        const char *text;
-        size_t bytes;
-        OT_TRY(ot_decode_stream_push(w->stream, id, &text, &bytes));
-        OT_TRY(add_text(w, text, bytes));
-        if (w->out->n < capacity - g->n_prompt)
-            OT_TRY(ot_engine_decode(s->engine, &id, 1, logits));
-    }
-    return finish_text(w);
-}
-
-/* The prompt of an encoder-decoder is the input; the start token follows it. */
-static int begin(struct ot_session *s, int64_t n_prompt, int64_t capacity) {
-    return ot_model_has_pairs(&s->model.config)
-               ? ot_engine_decode_begin_pair(s->engine, n_prompt, capacity + 1)
-               : ot_engine_decode_begin(s->engine, capacity);
-}
-
-int ot_generate(struct ot_session *s, const struct ot_generation *g, struct ot_generated *out) {
+static int check(const struct ot_session *s, const struct ot_generation *g) {
     if (g->n_prompt < 1)
         return ot_fail(OT_E_INPUT,
                        "the prompt has no token; this tokenizer has no start token, so give some text");
     if (g->n_prompt >= ot_model_longest_row(&s->model.config))
         return ot_fail(OT_E_INPUT, "the prompt's %lld tokens leave no room in the model's %lld positions",
                        (long long)g->n_prompt, (long long)ot_model_longest_row(&s->model.config));
-    int64_t room = ot_model_longest_row(&s->model.config) - g->n_prompt,
-            vocab = ot_model_chain(s->model.built)->vocab;
-    int64_t capacity = g->n_prompt + ot_min(g->max_new, room);
-    struct writer w = {g, out, NULL};
-    struct ot_sampler *sampler = NULL;
-    float *logits = malloc((size_t)vocab * sizeof *logits);
-    double started = ot_clock_seconds();
-    bool begun = false;
-    int rc;
-    ot_generated_free(out);
-    out->ids = malloc((size_t)(capacity - g->n_prompt) * sizeof *out->ids);
-    if (!logits || !out->ids) {
-        rc = ot_fail(OT_E_BUDGET, "no memory to generate %lld tokens", (long long)(capacity - g->n_prompt));
-        goto out;
+    return 0;
+}
+
+int64_t ot_generation_room(const struct ot_session *s, const struct ot_generation *g) {
+    int64_t room = ot_model_longest_row(&s->model.config) - g->n_prompt;
+    return g->n_prompt + ot_min(g->max_new, room) + ot_model_has_pairs(&s->model.config);
+}
+
+static int open_writer(const struct ot_session *s, struct writer *w) {
+    const struct ot_generation *g = w->generation;
+    OT_TRY(check(s, g));
+    w->most = ot_min(g->max_new, ot_model_longest_row(&s->model.config) - g->n_prompt);
+    ot_generated_free(w->out);
+    w->out->ids = malloc((size_t)w->most * sizeof *w->out->ids);
+    if (!w->out->ids)
+        return ot_fail(OT_E_BUDGET, "no memory to generate %lld tokens", (long long)w->most);
+    return ot_decode_stream_open(s->text.tokenizer, true, &w->stream);
+}
+
+/* Passes the prompt through the decoder too, so that the first new word keeps the space before it. The
+ * decoder of an encoder-decoder writes the answer as a new text. */
+static int pass_prompt(struct writer *w) {
+    for (int64_t i = 0; i < w->generation->n_prompt; i++) {
+        const char *text;
+        size_t bytes;
+        OT_TRY(ot_decode_stream_push(w->stream, w->generation->prompt[i], &text, &bytes));
     }
-    OT_TRY_GOTO(ot_sampler_open(vocab, &sampler), rc, out);
-    OT_TRY_GOTO(ot_decode_stream_open(s->text.tokenizer, true, &w.stream), rc, out);
-    OT_TRY_GOTO(begin(s, g->n_prompt, capacity), rc, out);
-    begun = true;
-    OT_TRY_GOTO(read_prompt(s, &w, logits), rc, out);
-    OT_TRY_GOTO(write_tokens(s, &w, sampler, capacity, logits), rc, out);
-    out->seconds = ot_clock_seconds() - started;
-out:
-    if (begun)
-        ot_engine_decode_end(s->engine);
-    ot_decode_stream_close(w.stream);
-    ot_sampler_close(sampler);
-    free(logits);
+    return 0;
+}
+
+static int append(struct group *g) {
+    return ot_engine_texts_append(g->session->engine, g->appended, g->n_appended, g->logits);
+}
+
+/* The prompt of an encoder-decoder is the input; the start token follows it. */
+static int read_prompts(struct group *g) {
+    static const int32_t start = OT_PAIR_START_ID;
+    bool pairs = ot_model_has_pairs(&g->session->model.config);
+    g->n_appended = g->n;
+    for (int i = 0; i < g->n; i++) {
+        const struct ot_generation *generation = g->writers[i].generation;
+        g->appended[i] = (struct ot_text_tokens){i, generation->prompt, generation->n_prompt};
+        if (!pairs)
+            OT_TRY(pass_prompt(&g->writers[i]));
+    }
+    OT_TRY(append(g));
+    for (int i = 0; i < g->n && pairs; i++)
+        g->appended[i] = (struct ot_text_tokens){i, &start, 1};
+    return pairs ? append(g) : 0;
+}
+
+/* Chooses the next token of a text, and ends the text if there is none. */
+static int write_token(struct group *g, struct writer *w, const float *logits, int32_t *id) {
+    const struct ot_generation *generation = w->generation;
+    uint64_t stream = ot_random_stream(OT_RANDOM_SAMPLE, generation->number, 0);
+    const char *text;
+    size_t bytes;
+    if (w->out->n >= w->most || (generation->stopped && generation->stopped()))
+        return finish_text(w);
+    double unit = ot_random_unit(generation->seed, stream, (uint64_t)w->out->n);
+    OT_TRY(ot_sampler_pick(g->sampler, logits, generation->temperature, generation->top_p, unit, id));
+    w->out->ended = is_end(g->session, *id);
+    if (w->out->ended)
+        return finish_text(w);
+    w->out->ids[w->out->n++] = *id;
+    OT_TRY(ot_decode_stream_push(w->stream, *id, &text, &bytes));
+    OT_TRY(add_text(w, text, bytes));
+    return w->out->n >= w->most ? finish_text(w) : 0;
+}
+
+static int write_texts(struct group *g) {
+    while (g->n_appended > 0) {
+        int left = 0;
+        for (int i = 0; i < g->n_appended; i++) {
+            int text = g->appended[i].text;
+            OT_TRY(write_token(g, &g->writers[text], g->logits + i * g->vocab, &g->next[text]));
+            if (!g->writers[text].is_done)
+                g->appended[left++] = (struct ot_text_tokens){text, &g->next[text], 1};
+        }
+        g->n_appended = left;
+        if (left > 0)
+            OT_TRY(append(g));
+    }
+    return 0;
+}
+
+static int begin_texts(struct group *g) {
+    bool pairs = ot_model_has_pairs(&g->session->model.config);
+    struct ot_text_room *rooms = calloc((size_t)g->n, sizeof *rooms);
+    if (!rooms)
+        return ot_fail(OT_E_BUDGET, "no memory to generate %d texts", g->n);
+    for (int i = 0; i < g->n; i++) {
+        const struct ot_generation *generation = g->writers[i].generation;
+        rooms[i] = (struct ot_text_room){pairs ? generation->n_prompt : 0,
+                                         ot_generation_room(g->session, generation)};
+    }
+    int rc = ot_engine_texts_begin(g->session->engine, rooms, g->n);
+    free(rooms);
     return rc;
+}
+
+static int generate_group(struct ot_session *s, const struct ot_generation *generations, int n,
+                          struct ot_generated *out) {
+    struct group g = {.session = s, .n = n, .vocab = ot_model_chain(s->model.built)->vocab};
+    double started = ot_clock_seconds();
+    int rc;
+    g.writers = calloc((size_t)n, sizeof *g.writers);
+    g.appended = calloc((size_t)n, sizeof *g.appended);
+    g.next = calloc((size_t)n, sizeof *g.next);
+    g.logits = malloc((size_t)(n * g.vocab) * sizeof *g.logits);
+    if (!g.writers || !g.appended || !g.next || !g.logits)
+        OT_TRY_GOTO(ot_fail(OT_E_BUDGET, "no memory to generate %d texts", n), rc, out);
+    OT_TRY_GOTO(ot_sampler_open(g.vocab, &g.sampler), rc, out);
+    for (int i = 0; i < n; i++) {
+        g.writers[i] = (struct writer){.generation = &generations[i], .out = &out[i]};
+        OT_TRY_GOTO(open_writer(s, &g.writers[i]), rc, out);
+    }
+    OT_TRY_GOTO(begin_texts(&g), rc, out);
+    rc = read_prompts(&g);
+    if (rc >= 0)
+        rc = write_texts(&g);
+    ot_engine_decode_end(s->engine);
+    for (int i = 0; i < n; i++)
+        out[i].seconds = ot_clock_seconds() - started;
+out:
+    for (int i = 0; i < n && g.writers; i++)
+        ot_decode_stream_close(g.writers[i].stream);
+    ot_sampler_close(g.sampler);
+    free(g.writers);
+    free(g.appended);
+    free(g.next);
+    free(g.logits);
+    return rc;
+}
+
+int ot_generate(struct ot_session *s, const struct ot_generation *generation, struct ot_generated *out) {
+    return generate_group(s, generation, 1, out);
+}
+
+int ot_generate_all(struct ot_session *s, const struct ot_generation *generations, int n,
+                    struct ot_generated *out) {
+    for (int i = 0, group; i < n; i += group) {
+        int64_t tokens = 0;
+        for (group = 0; i + group < n && group < ot_max(s->plan.texts, 1); group++) {
+            tokens += ot_generation_room(s, &generations[i + group]);
+            if (group > 0 && tokens > s->plan.cache_tokens)
+                break;
+        }
+        OT_TRY(generate_group(s, generations + i, group, out + i));
+    }
+    return 0;
 }
 
 /* ---- the choice of a token ---- */

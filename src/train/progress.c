@@ -142,15 +142,3 @@ void ot_progress_show(struct ot_progress *progress, const struct ot_step_report 
         ot_log_set_status(line);
     }
 }
-
-void ot_progress_show_eval(const struct ot_progress *progress, const struct ot_eval_report *eval, bool best) {
-    char time[OT_TEXT_BYTES], share[96];
-    if (eval->compares)
-        snprintf(share, sizeof share, "margin %.3f · right %.2f %%",
-                 eval->compared.chosen - eval->compared.rejected, 100 * eval->accuracy);
-    else
-        snprintf(share, sizeof share, "accuracy %.2f %%", 100 * eval->accuracy);
-    ot_log(OT_LOG_INFO, "eval %" PRId64 "/%" PRId64 " loss %.4f · %s%s · %" PRId64 " rows in %s", eval->step,
-           progress->steps, eval->loss, share, best ? " (best)" : "", eval->rows,
-           ot_text_duration(eval->seconds, time));
-}

@@ -59,7 +59,4 @@ void ot_progress_bar(const struct ot_progress *progress, const struct ot_step_re
 void ot_progress_show(struct ot_progress *progress, const struct ot_step_report *step,
                       const struct ot_run_calendar *calendar);
 
-/* Prints an evaluation on stderr. best: say so. */
-void ot_progress_show_eval(const struct ot_progress *progress, const struct ot_eval_report *eval, bool best);
-
 #endif

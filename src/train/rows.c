@@ -37,6 +37,7 @@ static struct ot_dataset_config rows_config(const struct ot_session *session, co
         .pairs = ot_model_has_pairs(&session->model.config),
         .objective = (enum ot_objective_kind)o->objective,
         .skip_bad = o->skip_bad,
+        .keeps_json = o->metric == OT_CHOICE_METRIC_EXECUTION,
         .pool = session->machine.pool,
         .progress = o->quiet ? NULL : show_progress,
         .progress_context = (void *)path,
@@ -223,15 +224,6 @@ struct ot_data_fingerprint ot_rows_fingerprint(const struct ot_rows *rows) {
         print.crc = (uint32_t)crc32_z(print.crc, (const unsigned char *)rows->copies,
                                       (size_t)ot_dataset_rows(rows->data) * sizeof *rows->copies);
     return print;
-}
-
-int64_t ot_rows_find_prompt(const struct ot_rows *rows, int64_t tokens) {
-    for (int64_t i = 0; rows->eval && i < ot_dataset_rows(rows->eval_set); i++) {
-        struct ot_row row = ot_dataset_row(rows->eval_set, i);
-        if ((rows->eval_set != rows->data || rows->held_out[i]) && ot_row_prompt_tokens(&row) > tokens)
-            return i;
-    }
-    return -1;
 }
 
 /* ---- showing a row ---- */

@@ -35,9 +35,6 @@ int64_t ot_rows_bytes(const struct ot_rows *rows); /* memory held */
 /* The fingerprint of --data, and of its mixture. */
 struct ot_data_fingerprint ot_rows_fingerprint(const struct ot_rows *rows);
 
-/* The first row to evaluate on whose prompt has more than `tokens` tokens; -1: none. */
-int64_t ot_rows_find_prompt(const struct ot_rows *rows, int64_t tokens);
-
 /* ---- showing a row ---- */
 
 /* Prints one row as the model sees it (--show-sample), on stderr, in colour on a terminal. */

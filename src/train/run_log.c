@@ -17,6 +17,8 @@
 #include "src/base/log.h"
 #include "src/base/memory.h"
 #include "src/base/minmax.h"
+#include "src/base/units.h"
+#include "src/train/answers.h"
 
 /* The end of a run waits at most this long for a reader of stdout that reads nothing. */
 static const double slow_reader_seconds = 5;
@@ -242,6 +244,22 @@ int ot_run_log_step(struct ot_run_log *log, const struct ot_step_report *report)
     return ot_run_log_end(log);
 }
 
+void ot_run_log_show_eval(const struct ot_eval_report *report) {
+    const struct ot_answer_score *answers = report->answers;
+    char time[OT_TEXT_BYTES], text[OT_ANSWERS_TEXT_BYTES], share[96];
+    if (report->compares)
+        snprintf(share, sizeof share, "margin %.3f · right %.2f %%",
+                 report->compared.chosen - report->compared.rejected, 100 * report->accuracy);
+    else
+        snprintf(share, sizeof share, "accuracy %.2f %%", 100 * report->accuracy);
+    double seconds = report->seconds + answers->seconds + answers->judge_seconds;
+    ot_log(OT_LOG_INFO, "eval %lld/%lld loss %.4f · %s%s%s%s · %lld rows in %s", (long long)report->step,
+           (long long)report->steps, report->loss, share, answers->rows ? " · " : "",
+           answers->rows ? ot_answers_summary(answers, text) : "",
+           report->is_best && report->step ? " (best)" : "", (long long)report->rows,
+           ot_text_duration(seconds, time));
+}
+
 int ot_run_log_eval(struct ot_run_log *log, const struct ot_eval_report *report) {
     struct ot_json_writer *w = ot_run_log_begin(log, "eval");
     ot_json_put_int(w, "step", report->step);
@@ -254,5 +272,8 @@ int ot_run_log_eval(struct ot_run_log *log, const struct ot_eval_report *report)
     ot_json_put_int(w, "trained_tokens", report->trained_tokens);
     ot_json_put_int(w, "rows", report->rows);
     ot_json_put_real(w, "seconds", report->seconds);
+    ot_answers_put(report->answers, w);
+    if (report->answers->rows > 0)
+        ot_json_put_real(w, "answer_seconds", report->answers->seconds + report->answers->judge_seconds);
     return ot_run_log_end(log);
 }

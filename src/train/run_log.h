@@ -14,7 +14,8 @@
  *               step before), [loss_scale] (fp16), [skipped] (why), [spike]
  *   predicted_again   from_step, to_step (measured), first_step_seconds (predicted before step 1),
  *               step_seconds, busy_seconds, exposed_seconds, exposed_host_seconds
- *   eval        step, loss, [reward_chosen, ...] or perplexity, accuracy, trained_tokens, rows, seconds
+ *   eval        step, loss, [reward_chosen, ...] or perplexity, accuracy, trained_tokens, rows, seconds; with
+ *               --eval-generate what ot_answers_put writes (answers.h), answer_seconds
  *   checkpoint  step, dir, written_bytes, referred_bytes, seconds; after a failed save: step, error
  *   sample      step, prompt, text: an answer to a held-out row, at the end
  *   trace       file, steps, left_out, seconds, busy_seconds, exposed_seconds, exposed_host_seconds
@@ -22,6 +23,7 @@
  *               sample_seconds and the rest), loss, flops_per_s, skipped, spikes, interrupted,
  *               [stopped_early], [resumed_after], [checkpoint], [last_eval_step], [last_eval],
  *               [last_accuracy], [best_eval_step], [best_eval], [best_accuracy] (by --eval-metric),
+ *               [last_match], [last_execution], [best_match], [best_execution] (--eval-generate),
  *               [best_checkpoint_step], [result_step] (if OUT has the model of the best evaluation),
  *               [predicted_step_seconds], [predicted_again_step_seconds], measured_steps,
  *               [measured_step_seconds], nvme_read_bytes, nvme_written_bytes,
@@ -89,14 +91,19 @@ struct ot_step_report {
 };
 int ot_run_log_step(struct ot_run_log *log, const struct ot_step_report *report);
 
+struct ot_answer_score; /* answers.h */
+
 struct ot_eval_report {
-    int64_t step; /* 0: before the first step */
+    int64_t step, steps; /* step 0: before the first step; steps: of the run */
+    bool is_best;
     double loss, accuracy;
     bool compares;
     struct ot_compare_means compared;
     int64_t trained_tokens, rows;
     double seconds;
+    const struct ot_answer_score *answers;
 };
+void ot_run_log_show_eval(const struct ot_eval_report *report); /* a line for people */
 int ot_run_log_eval(struct ot_run_log *log, const struct ot_eval_report *report);
 
 #endif

@@ -256,26 +256,35 @@ static int evaluate(struct loop *l) {
                                        .comm = s->ranks.comm,
                                        .stopped = ot_stop_requested};
     struct ot_eval_result result;
+    struct ot_answer_score answers = {0};
     l->filled_from = l->done;
     OT_TRY(ot_engine_drain(s->engine));
     OT_TRY(ot_evaluate(s->engine, &evaluation, &result));
+    if (l->of->answers && !result.stopped) {
+        OT_TRY(ot_answers_run(l->of->answers, s, ot_stop_requested, &answers));
+        result.stopped = !s->ranks.comm && answers.rows == 0;
+    }
     if (result.stopped) {
         l->found_requests |= ASKS_STOP;
         return 0;
     }
-    struct ot_eval_score score = {result.loss, result.accuracy};
+    struct ot_eval_score score = {result.loss, result.accuracy, ot_answer_match(&answers),
+                                  ot_answer_execution(&answers)};
     bool best = ot_eval_history_add(&l->out->history, l->done, &score, s->options->stop_early.delta);
     l->last_eval = ot_clock_seconds();
     find_early_stop(l);
     struct ot_eval_report report = {.step = l->done,
+                                    .steps = l->of->shape->lr.steps,
+                                    .is_best = best,
                                     .loss = result.loss,
                                     .accuracy = result.accuracy,
                                     .compares = s->options->objective != OT_OBJECTIVE_SFT,
                                     .compared = result.compared,
                                     .trained_tokens = result.trained_tokens,
                                     .rows = result.rows,
-                                    .seconds = result.seconds};
-    ot_progress_show_eval(&l->progress, &report, best && l->done > 0);
+                                    .seconds = result.seconds,
+                                    .answers = &answers};
+    ot_run_log_show_eval(&report);
     OT_TRY(log_result(l, ot_is_rank0(s) ? ot_run_log_eval(l->of->log, &report) : 0));
     return call_save_of_best(l);
 }

@@ -11,6 +11,7 @@
 
 #include <stdatomic.h>
 
+#include "src/train/answers.h"
 #include "src/train/evaluate.h"
 #include "src/train/reference.h"
 #include "src/train/rescue.h"
@@ -31,6 +32,7 @@ struct ot_train_loop {
     struct ot_session *session; /* after ot_session_start */
     const struct ot_rows *rows;
     const struct ot_references *references; /* of the objective */
+    struct ot_answers *answers;             /* the rows that evaluations answer; NULL: none */
     const struct ot_run_shape *shape;
     const struct ot_run_times *times; /* predicted, besides steps; NULL: unknown */
     struct ot_run_log *log;
