@@ -197,7 +197,7 @@ bool ot_engine_runs_together(const struct ot_engine *engine);
  * blocks continues as many texts as plan.texts allows, so streamed weights cross the bus once for all of
  * them:
  *
- *   prompts   A micro-batch is (a piece of) one prompt, up to plan.micro_tokens tokens. The micro-batches of a
+ *   prompts   A micro-batch is (a piece of) one prompt, up to plan.micro_tokens tokens. Those of a
  *             pass go through the blocks layer by layer (OT_PASS_DECODE, ot_schedule_make_prompts).
  *   steps     A micro-batch has one token of each text.
  *

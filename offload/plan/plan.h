@@ -267,7 +267,7 @@ struct ot_plan {
     /* Micro-batches of the first round, and of each later one but for the last (slabs.h). first_round 0: one
      * round. */
     int first_round, round_micro;
-    int texts; /* the most texts that one pass of generation continues; 0: one */
+    int texts;       /* the most texts that one pass of generation continues; 0: one */
     bool train;      /* false: forward only (eval, generate), without gradients and state */
     bool clip;       /* updates wait for the global norm */
     bool fetch_used; /* slabs with parts, in all passes: see used_parts.h */

@@ -1,9 +1,9 @@
 /* The evaluations of a run: which one is the best, and whether the run should stop early.
  *
  * METRIC. What best means: the lowest loss; the highest accuracy, the share of trained tokens of which no
- * other token has a larger logit; or the largest share of generated answers that match the rows' own, or that
- * have the right results when they are executed (train/answers.h). An evaluation before step 1 measures the base, so it is never the best one
- * of the run: every later one takes its place.
+ * other token has a larger logit; or the largest share of generated answers that match the rows' own, or
+ * that have the right results when they are executed (train/answers.h). An evaluation before step 1 measures
+ * the base, so it is never the best one of the run: every later one takes its place.
  *
  * BEST. The evaluation that is better than all before it, so of equal ones the first.
  *

@@ -108,8 +108,8 @@ static int judge_here(struct trial *t, bool *wrong) {
 
 /* ---- made-up contents ---- */
 
-/* Counts, in *news, the variants that this content tells from the gold query and no earlier one has. A variant
- * that does not run is dropped. */
+/* Counts, in *news, the variants that this content tells from the gold query and no earlier one has. A
+ * variant that does not run is dropped. */
 static int separate(struct trial *t, const struct ot_variants *variants, signed char *state, int *news) {
     char why[OT_SANDBOX_WHY_BYTES];
     *news = 0;

@@ -20,9 +20,9 @@
  * SAFETY. Answers come from a model, and contexts from a file that somebody wrote. sandbox.h says what
  * bounds them. Whatever a query does, it ends as a verdict.
  *
- * A verdict is a function of the row and the answer: no seed of the run counts, and a clock only where a query
- * is stopped after 20 s. So it does not change between evaluations, nor between machines with the same version
- * of SQLite.
+ * A verdict is a function of the row and the answer: no seed of the run counts, and a clock only where a
+ * query is stopped after 20 s. So it does not change between evaluations, nor between machines with the same
+ * version of SQLite.
  *
  * Threads: one judge, one thread at a time.
  */
@@ -32,18 +32,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The kind of a query, by the first of these that it has: nested (a SELECT within, UNION, INTERSECT, EXCEPT),
- * a join (JOIN, or several tables), GROUP BY, ORDER BY, an aggregate function. */
-enum ot_sql_kind {
-    OT_SQL_SIMPLE,
-    OT_SQL_AGGREGATE,
-    OT_SQL_ORDER,
-    OT_SQL_GROUP,
-    OT_SQL_JOIN,
-    OT_SQL_NESTED,
-    OT_SQL_KINDS
-};
-const char *ot_sql_kind_name(enum ot_sql_kind kind); /* "simple", ..., "nested" */
+#include "src/judge/tokens.h"
 
 enum { OT_VERDICT_BYTES = 240 };
 struct ot_verdict {

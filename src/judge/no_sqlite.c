@@ -19,8 +19,3 @@ int ot_judge_answer(struct ot_judge *judge, const struct ot_judged_row *row, con
     *verdict = (struct ot_verdict){0};
     return ot_fail(OT_E_INTERNAL, "this build has no SQLite");
 }
-
-const char *ot_sql_kind_name(enum ot_sql_kind kind) {
-    (void)kind;
-    return "";
-}

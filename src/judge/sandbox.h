@@ -60,8 +60,8 @@ void ot_result_free(struct ot_result *result);
 
 struct ot_sandbox;
 
-/* path NULL: an empty database in memory. Errors: OT_E_BUDGET; OT_E_INPUT (the file is no database that can be
- * read). */
+/* path NULL: an empty database in memory. Errors: OT_E_BUDGET; OT_E_INPUT (the file is no database that can
+ * be read). */
 int ot_sandbox_open(const char *path, struct ot_sandbox **out);
 void ot_sandbox_close(struct ot_sandbox *sandbox); /* NULL is fine */
 

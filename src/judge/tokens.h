@@ -6,8 +6,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "src/judge/judge.h"
-
 enum ot_sql_token_type {
     OT_SQL_WORD,   /* a keyword or a name */
     OT_SQL_QUOTED, /* "x", `x` or [x]: a name; "x" may be a text too */
@@ -39,6 +37,20 @@ char *ot_sql_unquote(const struct ot_sql_tokens *tokens, int i);
 /* `name` as a name in double quotes, to be freed. NULL: no memory. */
 char *ot_sql_quote(const char *name);
 
+/* ---- kinds ---- */
+
+/* The kind of a query, by the first of these that it has: nested (a SELECT within, UNION, INTERSECT, EXCEPT),
+ * a join (JOIN, or several tables), GROUP BY, ORDER BY, an aggregate function. */
+enum ot_sql_kind {
+    OT_SQL_SIMPLE,
+    OT_SQL_AGGREGATE,
+    OT_SQL_ORDER,
+    OT_SQL_GROUP,
+    OT_SQL_JOIN,
+    OT_SQL_NESTED,
+    OT_SQL_KINDS
+};
+const char *ot_sql_kind_name(enum ot_sql_kind kind); /* "simple", ..., "nested" */
 enum ot_sql_kind ot_sql_find_kind(const struct ot_sql_tokens *tokens);
 /* True if there is an ORDER BY outside of parentheses. */
 bool ot_sql_is_ordered(const struct ot_sql_tokens *tokens);

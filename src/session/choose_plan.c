@@ -95,8 +95,8 @@ static int refuse(const struct ot_session *s, const struct ot_plan_request *requ
     return ot_plan_cure(&cure, &s->plan.chosen.shortage);
 }
 
-/* The cache of generation, and the texts that grow side by side. Texts of a pass have logits on the device, in
- * fp32. All ranks choose alike, because they generate together. */
+/* The cache of generation, and the texts that grow side by side. Texts of a pass have logits on the device,
+ * in fp32. All ranks choose alike, because they generate together. */
 static int find_cache(struct ot_session *s, const struct ot_session_need *need) {
     enum { MOST_TEXTS = 64, CACHE_FRACTION = 8, LOGITS_FRACTION = 32 };
     const struct ot_chain *chain = ot_model_chain(s->model.built);

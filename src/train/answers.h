@@ -2,10 +2,10 @@
  *
  * JUDGED ANSWERS: an evaluation that lets the model answer rows, and compares the answers with the rows' own.
  *
- * ROWS. The first N documents of the evaluation set, in its order, whose prompt has a token. The prompt is all
- * before the row's first trained token; the row's own answer (GOLD) is the text of the trained tokens from there
- * on. The model answers greedily. An answer that is longer than twice the gold answer and 16 tokens is cut
- * there, unless --max-new-tokens says where.
+ * ROWS. The first N documents of the evaluation set, in its order, whose prompt has a token. The prompt is
+ * all before the row's first trained token; the row's own answer (GOLD) is the text of the trained tokens
+ * from there on. The model answers greedily. An answer that is longer than twice the gold answer and 16
+ * tokens is cut there, unless --max-new-tokens says where.
  *
  * MATCH. exact: the same text, apart from spaces at both ends. normalised: the same text after
  * ot_answer_normalise.
@@ -62,9 +62,10 @@ const char *ot_answers_summary(const struct ot_answer_score *score, char text[OT
  * "equal_results", "by_kind", "not_judged", "variants", "variants_told_apart". */
 void ot_answers_put(const struct ot_answer_score *score, struct ot_json_writer *w);
 
-/* A text without what two spellings of one answer differ in: spaces are removed at both ends and beside
- * ( ) , ; = < > ! + * / and are one space elsewhere; letters outside of quotes are lower-case (ASCII); semicolons
- * at the end are removed. The content of quotes, ' " and `, stays. The caller frees it. NULL: no memory. */
+/* A text without what two spellings of one answer differ in: spaces are removed at both ends and beside ( )
+ * , ; = < > ! + * / and are one space elsewhere; letters outside of quotes are lower-case (ASCII);
+ * semicolons at the end are removed. The content of quotes, ' " and `, stays. The caller frees it. NULL: no
+ * memory. */
 char *ot_answer_normalise(const char *text);
 
 /* ---- the sample ---- */

@@ -33,12 +33,12 @@ struct ot_generated { /* zero before the first use; free with ot_generated_free 
 void ot_generated_free(struct ot_generated *generated);
 
 /* Continues n prompts side by side, in groups as large as the session's plan allows (session->plan.texts and
- * cache_tokens). Each text is the one that its prompt gets alone, bit for bit (engine.h). seconds: the time of
- * the text's group. The engine must be drained. All ranks call this together. Errors: as ot_generate. */
+ * cache_tokens). Each text is the one that its prompt gets alone, bit for bit (engine.h). seconds: the time
+ * of the text's group. The engine must be drained. All ranks call this together. Errors: as ot_generate. */
 int ot_generate_all(struct ot_session *session, const struct ot_generation *generations, int n,
                     struct ot_generated *out);
-/* The same for one prompt. The engine must be drained. Errors: OT_E_INPUT (an empty prompt, or a prompt that leaves no position for a
- * new token), OT_E_BUDGET, OT_E_NUMERIC, or the result of emit. */
+/* The same for one prompt. The engine must be drained. Errors: OT_E_INPUT (an empty prompt, or a prompt that
+ * leaves no position for a new token), OT_E_BUDGET, OT_E_NUMERIC, or the result of emit. */
 int ot_generate(struct ot_session *session, const struct ot_generation *generation, struct ot_generated *out);
 
 /* ---- the choice of a token ---- */

@@ -15,7 +15,8 @@
  *   predicted_again   from_step, to_step (measured), first_step_seconds (predicted before step 1),
  *               step_seconds, busy_seconds, exposed_seconds, exposed_host_seconds
  *   eval        step, loss, [reward_chosen, ...] or perplexity, accuracy, trained_tokens, rows, seconds; with
- *               --eval-generate what ot_answers_put writes (answers.h), answer_seconds
+ *               --eval-generate (answers.h): [answered], [exact_match], [normalised_match], [answer_seconds],
+ *               [valid_sql], [equal_results], [by_kind], [not_judged], [variants], [variants_told_apart]
  *   checkpoint  step, dir, written_bytes, referred_bytes, seconds; after a failed save: step, error
  *   sample      step, prompt, text: an answer to a held-out row, at the end
  *   trace       file, steps, left_out, seconds, busy_seconds, exposed_seconds, exposed_host_seconds

@@ -1,5 +1,6 @@
 /* The judge: which answers are right, what hostile queries come to, and whether the contents tell queries
  * apart. Runs under the address sanitizer too. */
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,7 +89,7 @@ static const struct {
      "SELECT country, COUNT(*) FROM singer GROUP BY country HAVING COUNT(*) >= 2"},
     {RIGHT,
      "SELECT name FROM singer WHERE id NOT IN (SELECT singer_id FROM concert WHERE singer_id NOT NULL)",
-     "SELECT name FROM singer WHERE id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM concert WHERE singer_id = id)"},
+     "SELECT name FROM singer WHERE id NOT NULL AND NOT EXISTS (SELECT 1 FROM concert WHERE singer_id = id)"},
     {WRONG, "SELECT country FROM singer WHERE age > 40 INTERSECT SELECT country FROM singer WHERE age < 30",
      "SELECT country FROM singer WHERE age > 40 UNION SELECT country FROM singer WHERE age < 30"},
 };
@@ -198,12 +199,11 @@ static const struct {
     {"SELECT random()", "random() is not allowed"},
     {"SELECT hex(RANDOMBLOB(10))", "randomblob() is not allowed"},
     {"SELECT zeroblob(1000000000)", "too big"},
-    {"SELECT printf('%.*c', 1000000000, 'x')", "too big"},
     {"SELECT replace(hex(zeroblob(20000)), '0', hex(zeroblob(20000)))", "too big"},
     {"SELECT group_concat(a.name || hex(zeroblob(20000))) FROM singer a, singer b", "too big"},
     {"SELECT COUNT(*) FROM singer a, singer b, singer c, singer d, singer e, singer f, singer g", "steps"},
     {"SELECT ?1", "parameter"},
-    {"SELECT a.* FROM singer a, singer b, singer c", "rows"},
+    {"SELECT a.* FROM singer a, singer b, singer c, singer d, singer e", "rows"},
     {"SELECT name FROM singer WHERE name LIKE replace(hex(zeroblob(20000)), '0', '%')", "LIKE"},
     {"SELECT \"", "unrecognized token"},
     {"\x01\xff\xfe", "unrecognized token"},
@@ -219,6 +219,9 @@ static void hostile_queries_end(void **state) {
             strncmp(v.why, "the answer does not run: ", 25) != 0)
             fail_msg("%s: %s (judged %d, valid %d)", hostile[i].answer, v.why, v.is_judged, v.is_valid);
     }
+    /* printf gives up by itself: no text, and no error */
+    struct ot_verdict v = judge(singers, "SELECT name FROM singer", "SELECT printf('%.*c', 1000000000, 'x')");
+    assert_true(v.is_judged && !v.is_equal);
     assert_int_equal(access("/tmp/ot-judge-hostile.db", F_OK), -1);
     assert_true(ot_clock_seconds() - started < 60);
 }
@@ -317,12 +320,10 @@ static void broken_texts(void **state) {
 /* ---- database files ---- */
 
 static void write_database(const char *path, const char *sql) {
-    char command[1024];
-    snprintf(
-        command, sizeof command,
-        "python3 -c \"import sqlite3,sys; c = sqlite3.connect(sys.argv[1]); c.executescript(sys.argv[2]); c.commit()\" '%s' '%s'",
-        path, sql);
-    assert_int_equal(system(command), 0);
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_close(db), SQLITE_OK);
 }
 
 static void databases(void **state) {
