@@ -454,6 +454,8 @@ _Static_assert(OT_SCHEDULE_CONSTANT == 0 && OT_SCHEDULE_LINEAR == 1 && OT_SCHEDU
 _Static_assert(OT_IO_AUTO == 0 && OT_IO_URING == 1 && OT_IO_POOL == 2,
                "the choices of --io-engine are in the order of the enum");
 
+_Static_assert(sizeof table / sizeof *table <= OT_OPTIONS_MAX, "struct ot_options has room for all rows");
+
 const struct ot_option *ot_option_at(int index) {
     return index >= 0 && index < (int)(sizeof table / sizeof *table) ? &table[index] : NULL;
 }

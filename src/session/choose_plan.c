@@ -105,9 +105,10 @@ static int find_cache(struct ot_session *s, const struct ot_session_need *need) 
     int64_t texts = (int64_t)(budget / LOGITS_FRACTION / ((size_t)chain->vocab * sizeof(float)));
     int64_t values[] = {need->cache_tokens, 1};
     if (need->texts > 0) {
-        values[0] = ot_max(need->longest_text, ot_min(need->cache_tokens, room));
         values[1] = ot_min(need->texts, MOST_TEXTS);
         values[1] = ot_max(ot_min(values[1], texts), 1);
+        room = ot_min(room, values[1] * need->longest_text);
+        values[0] = ot_max(need->longest_text, ot_min(need->cache_tokens, room));
     }
     if (need->texts > 0 && s->ranks.comm)
         OT_TRY(ot_session_ranks_find_least(s, values, 2));

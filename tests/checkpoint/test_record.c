@@ -34,7 +34,7 @@ static struct ot_checkpoint_record sample(void) {
                   .best_step = 80,
                   .first = {1.0 / 3.0, 0},
                   .last = {0x1.fffffffffffffp-1, 1.0 / 7},
-                  .best = {5e-324, 1},
+                  .best = {5e-324, 1, 0.25, 2.0 / 3},
                   .without_gain = 2},
         .result_step = 80,
         .data = {.rows = 77, .tokens = 9001, .trained_tokens = 4000, .crc = 0xfffffffeu},
@@ -214,10 +214,11 @@ static void test_counts_may_be_zero(void **state) {
 /* Each key in turn gets another name: a missing key is never read as 0. */
 static void test_keys_are_needed(void **state) {
     (void)state;
-    static const char *const optional[] = {"arithmetic",     "eval",      "metric",        "first_loss",
-                                           "first_accuracy", "last_loss", "last_accuracy", "best_loss",
-                                           "best_accuracy",  "base",      "frozen",        "without_gain",
-                                           "result_step"};
+    static const char *const optional[] = {
+        "arithmetic",    "eval",        "metric",        "first_loss", "first_accuracy",  "last_loss",
+        "last_accuracy", "best_loss",   "best_accuracy", "base",       "frozen",          "without_gain",
+        "result_step",   "first_match", "last_match",    "best_match", "first_execution", "last_execution",
+        "best_execution"};
     struct ot_checkpoint_record record = sample(), read;
     char *text, words[64];
     size_t bytes;
@@ -317,17 +318,20 @@ static void test_best_and_patience(void **state) {
                    {2.75, 0.6, true, 0}, {2.75, 0.7, false, 1}, {2.66, 0.6, true, 2}},
       by_accuracy[] = {
           {3, 0.5, true, 0}, {2, 0.5, false, 1}, {9, 0.55, true, 2}, {9, 0.75, true, 0}, {1, 0.25, false, 1}};
-    for (int metric = OT_EVAL_LOSS; metric <= OT_EVAL_ACCURACY; metric++) {
+    for (int metric = OT_EVAL_LOSS; metric < OT_EVAL_METRICS; metric++) {
         struct ot_eval_history h = {.metric = (enum ot_eval_metric)metric};
         size_t n = metric == OT_EVAL_LOSS ? sizeof by_loss / sizeof *by_loss
                                           : sizeof by_accuracy / sizeof *by_accuracy;
         assert_true(isnan(ot_eval_history_cost(&h, 0)) && !ot_eval_history_stops(&h, 0, 1));
         /* The base is better than all, and counts for nothing. */
-        assert_true(ot_eval_history_add(&h, 0, &(struct ot_eval_score){0.5, 1}, 0.1));
+        assert_true(ot_eval_history_add(&h, 0, &(struct ot_eval_score){0.5, 1, 1, 1}, 0.1));
         for (size_t i = 0; i < n; i++) {
-            const struct ot_eval_score score =
-                metric == OT_EVAL_LOSS ? (struct ot_eval_score){by_loss[i].loss, by_loss[i].accuracy}
-                                       : (struct ot_eval_score){by_accuracy[i].loss, by_accuracy[i].accuracy};
+            struct ot_eval_score score = {by_loss[i].loss, by_loss[i].accuracy, 0.5, NAN};
+            double *const shares[OT_EVAL_METRICS] = {NULL, &score.accuracy, &score.match, &score.execution};
+            if (metric != OT_EVAL_LOSS) {
+                score.loss = by_accuracy[i].loss;
+                *shares[metric] = by_accuracy[i].accuracy;
+            }
             bool is_best = metric == OT_EVAL_LOSS ? by_loss[i].is_best : by_accuracy[i].is_best;
             int waits = metric == OT_EVAL_LOSS ? by_loss[i].without_gain : by_accuracy[i].without_gain;
             int64_t step = 10 * ((int64_t)i + 1);
@@ -336,7 +340,7 @@ static void test_best_and_patience(void **state) {
             assert_int_equal(h.last_step, step);
             assert_int_equal(h.best_step == step, is_best);
             assert_true(ot_eval_history_cost(&h, step) ==
-                        (metric == OT_EVAL_LOSS ? score.loss : -score.accuracy));
+                        (metric == OT_EVAL_LOSS ? score.loss : -by_accuracy[i].accuracy));
             assert_true(isnan(ot_eval_history_cost(&h, step - 1)));
             assert_int_equal(ot_eval_history_stops(&h, step, 2), waits >= 2);
             assert_int_equal(ot_eval_history_stops(&h, step, 1), waits >= 1);
@@ -347,10 +351,12 @@ static void test_best_and_patience(void **state) {
     char text[OT_EVAL_TEXT_BYTES];
     assert_string_equal(ot_eval_cost_text(OT_EVAL_LOSS, 1.23456, text), "eval 1.2346");
     assert_string_equal(ot_eval_cost_text(OT_EVAL_ACCURACY, -0.87654, text), "accuracy 87.65 %");
+    assert_string_equal(ot_eval_cost_text(OT_EVAL_MATCH, -0.5, text), "match 50.00 %");
+    assert_string_equal(ot_eval_cost_text(OT_EVAL_EXECUTION, -1, text), "execution 100.00 %");
     /* A checkpoint of an older version knows no accuracy: any evaluation is better. */
     struct ot_eval_history old = {
-        .metric = OT_EVAL_ACCURACY, .has_any = true, .best_step = 10, .best = {1, NAN}};
-    assert_true(ot_eval_history_add(&old, 20, &(struct ot_eval_score){2, 0}, 0));
+        .metric = OT_EVAL_ACCURACY, .has_any = true, .best_step = 10, .best = {1, NAN, NAN, NAN}};
+    assert_true(ot_eval_history_add(&old, 20, &(struct ot_eval_score){2, 0, NAN, NAN}, 0));
 }
 
 int main(void) {

@@ -30,7 +30,7 @@ struct runner {
     int32_t *tokens, *targets, *position, *row_start, *input_first, *input_end, *key_end;
     float *token_loss, *logits;
     struct ot_kv_cache *caches; /* [n_blocks] while decoding */
-    int64_t kv_inputs;
+    int64_t kv_inputs, kv_capacity;
 };
 
 static void *device_alloc(struct runner *r, size_t bytes, const char *name) {
@@ -399,10 +399,11 @@ void runner_eval(struct runner *r, const struct runner_batch *batch, float *toke
 void runner_decode_begin(struct runner *r, int64_t capacity) {
     size_t bytes = (size_t)(capacity * r->chain->kv_elems) * ot_dtype_bytes(r->chain->dtype);
     r->caches = host_alloc((size_t)r->chain->n_blocks, sizeof *r->caches);
+    r->kv_capacity = capacity;
     for (int b = 1; b < r->chain->n_blocks - 1; b++) {
         struct ot_kv_cache *cache = &r->caches[b];
-        *cache = (struct ot_kv_cache){device_alloc(r, bytes, "keys"), device_alloc(r, bytes, "values"), 0,
-                                      capacity};
+        *cache =
+            (struct ot_kv_cache){device_alloc(r, bytes, "keys"), device_alloc(r, bytes, "values"), 0, NULL};
         spoil(r, cache->k, bytes);
         spoil(r, cache->v, bytes);
     }
@@ -416,7 +417,7 @@ void runner_decode_begin_pair(struct runner *r, int64_t n_inputs, int64_t capaci
 void runner_decode(struct runner *r, const int32_t *tokens, int64_t n, float *logits) {
     int32_t *fields = host_alloc((size_t)n * 4, sizeof *fields); /* positions, row starts, ranges of inputs */
     int64_t past = r->caches[1].n_past;
-    assert_true(past + n <= r->caches[1].capacity);
+    assert_true(past + n <= r->kv_capacity);
     for (int64_t i = 0; i < n; i++) {
         int64_t part = past + i < r->kv_inputs ? 0 : r->kv_inputs;
         fields[i] = (int32_t)(past + i - part);

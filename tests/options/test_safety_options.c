@@ -34,6 +34,15 @@ static void each_parses(void **state) {
     assert_true(o.eval_metric == OT_EVAL_ACCURACY && o.result == OT_CHOICE_RESULT_LAST);
     assert_true(o.stop_early.evaluations == 3 && o.stop_early.delta == 0.01);
     ot_options_free(&o);
+    accept(&o, BASE "--eval-metric execution --eval-generate 50 --metric execution --databases dbs");
+    assert_true(o.eval_metric == OT_EVAL_EXECUTION && o.eval_generate == 50);
+    assert_true(o.metric == OT_CHOICE_METRIC_EXECUTION);
+    assert_string_equal(o.databases, "dbs");
+    ot_options_free(&o);
+    accept(&o, "eval m --data d --generate 20 --max-new-tokens 99 --failures wrong.jsonl");
+    assert_true(o.eval_generate == 20 && o.metric == OT_CHOICE_METRIC_MATCH && o.max_new_tokens == 99);
+    assert_string_equal(o.failures, "wrong.jsonl");
+    ot_options_free(&o);
     accept(&o, BASE "--save-every epoch --eval-every epoch");
     assert_true(o.save_every.epoch && o.save_every.seconds == 0 && o.eval_every.epoch);
     ot_options_free(&o);
@@ -61,7 +70,7 @@ static void absurd_values_are_refused(void **state) {
         "--log-every never",
         "--log-every epoch",
         "--eval-every never",
-        "--eval-metric match",
+        "--eval-metric bleu",
         "--result worst",
         "--stop-early 0",
         "--stop-early 3,",
@@ -88,6 +97,18 @@ static void contradictions_and_idle_options_are_refused(void **state) {
            "--result best needs checkpoints: leave out --save-every");
     refuse(BASE "--result best --eval-fraction 0", "--result best needs evaluations: with --eval-fraction 0");
     refuse(BASE "--stop-early 3 --eval-fraction 0", "--stop-early has no effect with --eval-fraction 0");
+    refuse(BASE "--eval-metric match", "--eval-metric match judges answers: add --eval-generate N");
+    refuse(BASE "--eval-metric execution --eval-generate 9",
+           "--eval-metric execution needs answers that are executed: add --metric execution");
+    refuse(BASE "--eval-generate 9 --eval-fraction 0",
+           "--eval-generate has no effect with --eval-fraction 0");
+    refuse(BASE "--metric execution", "--metric has no effect without --eval-generate");
+    refuse(BASE "--eval-generate 9 --databases d", "--databases has no effect without --metric execution");
+    refuse(BASE "--generate 9", "--generate has no effect with train");
+    refuse("eval m --data d --metric execution", "--metric has no effect without --generate");
+    refuse("eval m --data d --failures f", "--failures has no effect without --generate");
+    refuse("eval m --data d --generate 9 --databases d",
+           "--databases has no effect without --metric execution");
     refuse(BASE "--no-save --grace 30s", "--no-save and --grace contradict");
     refuse(BASE "--skip-spikes 3 --clip 0", "--skip-spikes needs clipping");
     refuse(BASE "--master none", "give --master-weights none");
