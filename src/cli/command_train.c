@@ -196,6 +196,7 @@ static int predict_times(struct train *t) {
                                .eval_sequences = t->rows.eval ? ot_packing_sequences(t->rows.eval) : 0,
                                .sample_tokens = t->sample_row >= 0 ? OT_SAMPLE_TOKENS : 0};
     int64_t referred;
+    ot_answers_work(t->answers, &work);
     if (s->options->no_forecast)
         return 0;
     if (!s->options->no_save)

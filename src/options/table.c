@@ -446,7 +446,6 @@ static const struct ot_option table[] = {
      .min = 1, .max = 1e6, .fallback = "128",
      .elsewhere = "nsamples n-samples num-samples calibration-samples"},
 };
-_Static_assert(sizeof table / sizeof *table <= OT_OPTIONS_MAX, "raise OT_OPTIONS_MAX");
 
 _Static_assert(OT_SCHEDULE_CONSTANT == 0 && OT_SCHEDULE_LINEAR == 1 && OT_SCHEDULE_COSINE == 2 &&
                    OT_SCHEDULE_WSD == 3,

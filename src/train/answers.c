@@ -16,7 +16,6 @@
 #include "src/data/pipeline.h"
 #include "src/data/sample.h"
 #include "src/session/session_ranks.h"
-#include "src/train/run_shape.h"
 
 /* An answer may have this many times the tokens of the gold answer, and so many more. */
 enum { LONGER = 2, MORE = 16 };
@@ -24,7 +23,7 @@ enum { LONGER = 2, MORE = 16 };
 struct answer_row {
     int64_t document;
     int32_t *prompt; /* [n_prompt] */
-    int64_t n_prompt, max_new;
+    int64_t n_prompt, max_new, gold_tokens;
     char *gold;
     char *context, *database; /* NULL: the row has none */
 };
@@ -217,7 +216,6 @@ static int read_fields(const struct ot_session *s, const struct ot_rows *rows, s
 
 static int add_row(struct ot_answers *a, const struct ot_session *s, const struct ot_rows *rows,
                    const struct ot_row *row, int64_t n_prompt) {
-    int64_t gold_tokens;
     OT_TRY(ot_grow(&a->rows, &a->capacity, (size_t)a->n + 1, sizeof *a->rows, "rows to be answered"));
     struct answer_row *to = &a->rows[a->n++];
     *to = (struct answer_row){.document = row->document,
@@ -227,9 +225,9 @@ static int add_row(struct ot_answers *a, const struct ot_session *s, const struc
         return no_memory();
     for (int64_t i = 0; i < n_prompt; i++)
         to->prompt[i] = ot_token_id(row->tokens[i]);
-    OT_TRY(decode_gold(s, row, n_prompt, &to->gold, &gold_tokens));
+    OT_TRY(decode_gold(s, row, n_prompt, &to->gold, &to->gold_tokens));
     int64_t most = ot_options_given(s->options, "max-new-tokens") ? s->options->max_new_tokens
-                                                                  : LONGER * gold_tokens + MORE;
+                                                                  : LONGER * to->gold_tokens + MORE;
     to->max_new = ot_min(most, rows->seq_len - n_prompt);
     return a->judge ? read_fields(s, rows, to) : 0;
 }
@@ -314,6 +312,14 @@ void ot_answers_need(const struct ot_answers *a, const struct ot_session *s, str
     need->cache_tokens = ot_max(tokens, longest);
     need->longest_text = longest;
     need->texts = a->n;
+}
+
+void ot_answers_work(const struct ot_answers *a, struct ot_run_work *work) {
+    if (!a)
+        return;
+    work->answers = a->n;
+    for (int i = 0; i < a->n; i++)
+        work->answer_tokens = ot_max(work->answer_tokens, a->rows[i].gold_tokens);
 }
 
 /* ---- judging ---- */

@@ -21,6 +21,7 @@
 #include "src/judge/judge.h"
 #include "src/train/generator.h"
 #include "src/train/rows.h"
+#include "src/train/run_shape.h"
 
 /* Counts of rows. They are all 0 if no rows were answered. */
 struct ot_answer_score {
@@ -50,6 +51,9 @@ void ot_answers_close(struct ot_answers *answers); /* NULL is fine */
 /* Adds to what the plan must have room for. Before ot_session_plan; the session's model is not built yet. */
 void ot_answers_need(const struct ot_answers *answers, const struct ot_session *session,
                      struct ot_session_need *need);
+/* The work of an evaluation, for a prediction: the tokens of the longest gold answer stand for those of an
+ * answer. */
+void ot_answers_work(const struct ot_answers *answers, struct ot_run_work *work);
 /* Answers the rows and judges the answers. The engine must be drained. stopped: as in struct ot_generation;
  * then *score is unfinished. Errors: OT_E_IO (--failures), and those of ot_generate. */
 int ot_answers_run(struct ot_answers *answers, struct ot_session *session, bool (*stopped)(void),

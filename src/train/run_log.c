@@ -245,7 +245,8 @@ int ot_run_log_step(struct ot_run_log *log, const struct ot_step_report *report)
 }
 
 void ot_run_log_show_eval(const struct ot_eval_report *report) {
-    const struct ot_answer_score *answers = report->answers;
+    static const struct ot_answer_score none;
+    const struct ot_answer_score *answers = report->answers ? report->answers : &none;
     char time[OT_TEXT_BYTES], text[OT_ANSWERS_TEXT_BYTES], share[96];
     if (report->compares)
         snprintf(share, sizeof share, "margin %.3f · right %.2f %%",
@@ -272,8 +273,9 @@ int ot_run_log_eval(struct ot_run_log *log, const struct ot_eval_report *report)
     ot_json_put_int(w, "trained_tokens", report->trained_tokens);
     ot_json_put_int(w, "rows", report->rows);
     ot_json_put_real(w, "seconds", report->seconds);
-    ot_answers_put(report->answers, w);
-    if (report->answers->rows > 0)
+    if (report->answers && report->answers->rows > 0) {
+        ot_answers_put(report->answers, w);
         ot_json_put_real(w, "answer_seconds", report->answers->seconds + report->answers->judge_seconds);
+    }
     return ot_run_log_end(log);
 }

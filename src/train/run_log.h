@@ -102,7 +102,7 @@ struct ot_eval_report {
     struct ot_compare_means compared;
     int64_t trained_tokens, rows;
     double seconds;
-    const struct ot_answer_score *answers;
+    const struct ot_answer_score *answers; /* NULL, or without rows: none were judged */
 };
 void ot_run_log_show_eval(const struct ot_eval_report *report); /* a line for people */
 int ot_run_log_eval(struct ot_run_log *log, const struct ot_eval_report *report);

@@ -160,6 +160,18 @@ static double wait_for_save(const struct ot_run_calendar *c, double writing, dou
     return writing > between ? writing - between : 0;
 }
 
+/* The answers of an evaluation. A step of several texts takes as long as one of a single text, and their share
+ * of a pass: it fetches weights once, and computes all tokens. */
+static double answer_seconds(const struct ot_run_work *work, const struct ot_plan *plan, double pass,
+                             double token, int64_t at_once) {
+    int64_t texts = ot_min(work->answers, ot_max(plan->texts, 1));
+    if (work->answers == 0)
+        return 0;
+    double step = token + (double)texts / (double)plan->micro_tokens * pass;
+    int64_t groups = (work->answers + texts - 1) / texts, passes = (work->answers + at_once - 1) / at_once;
+    return (double)passes * pass + (double)(groups * work->answer_tokens) * step;
+}
+
 int ot_run_times_predict(const struct ot_run_work *work, const struct ot_chain *chain,
                          const struct ot_plan *plan, const struct ot_costs *costs, double step_seconds,
                          struct ot_run_times *out) {
@@ -171,6 +183,7 @@ int ot_run_times_predict(const struct ot_run_work *work, const struct ot_chain *
     int64_t at_once = plan->micro_tokens / work->shape->seq_len * ot_shard_ranks(&plan->shard);
     out->counts = ot_calendar_count(&calendar, work->first, step_seconds);
     out->eval = (double)((work->eval_sequences + at_once - 1) / at_once) * pass;
+    out->eval += answer_seconds(work, plan, pass, token, at_once);
     out->save = wait_for_save(&calendar, (double)work->checkpoint_bytes / OUT_BYTES, step_seconds);
     out->sample = work->sample_tokens > 0 ? pass + (double)work->sample_tokens * token : 0;
     out->result = (double)work->result_bytes / OUT_BYTES;

@@ -89,6 +89,7 @@ struct ot_run_work {
     const struct ot_options *options;
     const struct ot_run_shape *shape;
     int64_t first, result_bytes, checkpoint_bytes, eval_sequences, sample_tokens;
+    int64_t answers, answer_tokens; /* rows that an evaluation answers, and tokens of the longest answer */
 };
 int ot_run_times_predict(const struct ot_run_work *work, const struct ot_chain *chain,
                          const struct ot_plan *plan, const struct ot_costs *costs, double step_seconds,

@@ -1,11 +1,11 @@
-/* Tokens per second of generation, by the number of texts that grow side by side: prompts, and the steps after
- * them. One text at a time is the floor.
+/* Tokens per second of generation, by the number of texts that grow side by side: of prompts, and of the steps
+ * after them. One text at a time is the floor.
  *
  *     bench_texts [DEVICE [THREADS [REPEATS]]]     default: cpu, all CPUs, 3
  *
- * The model is a small Llama (27 M parameters) with random weights. 32 prompts of 64 random tokens grow by 16
- * tokens. weights gpu: all on the device. weights host: every slab is copied to the device for each pass. Each
- * figure is the best of the repeats, because a disturbance makes a repeat slower and never faster. */
+ * The model is a small Llama (27 M parameters) with random weights. 32 prompts of 64 random tokens grow by
+ * 16 tokens. weights gpu: all on the device. weights host: every slab is copied to the device for each pass.
+ * Each figure is the best of the repeats, because a disturbance makes a repeat slower and never faster. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -118,10 +118,9 @@ static void bench(const char *kind, int threads, int repeats, enum ot_dtype dtyp
         }
         double all = best.prompts + best.steps;
         alone = texts == 1 ? all : alone;
-        printf(
-            "%-4s  weights %-4s  %2d texts: prompts %8.0f tokens/s, steps %7.0f tokens/s, all %5.2f times as fast\n",
-            ot_dtype_name(dtype), home == OT_HOME_GPU ? "gpu" : "host", texts, TEXTS * PROMPT / best.prompts,
-            TEXTS * NEW / best.steps, alone / all);
+        printf("%-4s  weights %-4s  %2d texts: prompts %8.0f tokens/s, steps %7.0f tokens/s, all %5.2f x\n",
+               ot_dtype_name(dtype), home == OT_HOME_GPU ? "gpu" : "host", texts,
+               TEXTS * PROMPT / best.prompts, TEXTS * NEW / best.steps, alone / all);
         fflush(stdout);
         ot_engine_close(engine);
         ot_plan_free(&plan);

@@ -12,6 +12,7 @@
 #include "src/base/units.h"
 #include "src/report/forecast.h"
 #include "src/report/report.h"
+#include "src/train/answers.h"
 #include "src/train/generator.h"
 #include "src/train/run_log.h"
 
@@ -241,6 +242,10 @@ static void the_log_has_its_fields(void **state) {
     check_ok(ot_run_log_step(log, &step));
     struct ot_eval_report eval = {.step = 3, .loss = 0, .trained_tokens = 9, .rows = 2, .seconds = 1};
     check_ok(ot_run_log_eval(log, &eval));
+    const struct ot_answer_score answers = {
+        .rows = 4, .exact = 1, .normalised = 2, .executes = true, .unjudged = 1, .kinds = {{3, 3, 2}}};
+    eval.answers = &answers;
+    check_ok(ot_run_log_eval(log, &eval));
     ot_run_log_close(log);
     snprintf(path, sizeof path, "%s/log.jsonl", folder);
     FILE *file = fopen(path, "r");
@@ -266,6 +271,15 @@ static void the_log_has_its_fields(void **state) {
     json = read_line(file);
     assert_true(ot_json_real(ot_json_get(json, "perplexity"), 0) == 1);
     assert_int_equal(ot_json_int(ot_json_get(json, "rows"), 0), 2);
+    assert_null(ot_json_get(json, "answered"));
+    ot_json_free(json);
+    json = read_line(file);
+    assert_true(ot_json_int(ot_json_get(json, "answered"), 0) == 4);
+    assert_true(ot_json_real(ot_json_get(json, "exact_match"), 0) == 0.25);
+    assert_true(ot_json_real(ot_json_get(json, "normalised_match"), 0) == 0.5);
+    assert_true(fabs(ot_json_real(ot_json_get(json, "equal_results"), 0) - 2.0 / 3) < 1e-6);
+    assert_true(ot_json_real(ot_json_get(json, "valid_sql"), 0) == 1);
+    assert_int_equal(ot_json_int(ot_json_get(json, "not_judged"), 0), 1);
     ot_json_free(json);
     fclose(file);
     remove_folder(folder);
