@@ -12,7 +12,7 @@ enum adds { ADDS_NOTHING, ADDS_TO_C, ADDS_OTHER, ADDS };
 
 struct gemm_case {
     int64_t m, n, k, pad;
-    bool trans_a, trans_b, with_bias;
+    bool trans_a, trans_b, with_bias, by_rows;
     enum adds adds;
     float scale;                   /* only without bias */
     enum ot_dtype c_dtype;         /* used by bf16 runs; an fp32 run writes fp32 */
@@ -41,6 +41,7 @@ static void run_case(struct ops_fixture *f, const void *argument) {
                          .c_dtype = c_dtype,
                          .trans_a = c->trans_a,
                          .trans_b = c->trans_b,
+                         .by_rows = c->by_rows,
                          .m = c->m,
                          .n = c->n,
                          .k = c->k,
@@ -295,11 +296,57 @@ static void test_large(void **state) {
     free(through);
 }
 
+/* by_rows: each row has the bits of a product of that row alone, for any number of rows. */
+static void test_rows_have_bits_of_their_own(void **state) {
+    (void)state;
+    enum { M = 67, N = 71, K = 150 };
+    static const enum ot_dtype dtypes[] = {OT_F32, OT_BF16, OT_F16};
+    float *a = ops_random(21, M * K, 1), *b = ops_random(22, K * N, 1);
+    float *bias = ops_random(23, N, 1), *addend = ops_random(24, M * N, 1);
+    static const int64_t rows[] = {1, 2, 4, 5, 7, 64, M};
+    for (int variant = 0; variant < 3 * (int)(sizeof rows / sizeof *rows); variant++) {
+        int64_t m = rows[variant / 3];
+        struct gemm_case all = {.m = m,
+                                .n = N,
+                                .k = K - variant % 7,
+                                .pad = variant % 4,
+                                .trans_b = true,
+                                .by_rows = true,
+                                .with_bias = variant & 1,
+                                .adds = (enum adds)(variant / 2 % ADDS),
+                                .scale = variant & 1 ? 0 : 0.25f,
+                                .c_dtype = variant % 5 ? OT_F32 : dtypes[variant % 3],
+                                .a = a,
+                                .b = b,
+                                .bias = bias,
+                                .c = addend};
+        struct ops_fixture f, one;
+        ops_open(&f, 2, dtypes[variant % 3]);
+        run_case(&f, &all);
+        float *got = dense_result(&f, &all);
+        ops_close(&f);
+        for (int64_t i = 0; i < m; i++) {
+            struct gemm_case row = all;
+            row.m = 1;
+            row.a = a + i * all.k;
+            row.c = addend + i * N;
+            ops_open(&one, 2, dtypes[variant % 3]);
+            run_case(&one, &row);
+            float *want = dense_result(&one, &row);
+            assert_memory_equal(got + i * N, want, N * sizeof *want);
+            free(want);
+            ops_close(&one);
+        }
+        free(got);
+    }
+    free(a), free(b), free(bias), free(addend);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden),       cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_scale_of_one), cmocka_unit_test(test_first_sum_has_the_bits_of_adding_to_zeros),
-        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_large),        cmocka_unit_test(test_rows_have_bits_of_their_own),
     };
     return cmocka_run_group_tests_name("gemm", tests, NULL, NULL);
 }
