@@ -160,8 +160,8 @@ static double wait_for_save(const struct ot_run_calendar *c, double writing, dou
     return writing > between ? writing - between : 0;
 }
 
-/* The answers of an evaluation. A step of several texts takes as long as one of a single text, and their share
- * of a pass: it fetches weights once, and computes all tokens. */
+/* The answers of an evaluation. A step of several texts takes as long as one of a single text, and their
+ * share of a pass: it fetches weights once, and computes all tokens. */
 static double answer_seconds(const struct ot_run_work *work, const struct ot_plan *plan, double pass,
                              double token, int64_t at_once) {
     int64_t texts = ot_min(work->answers, ot_max(plan->texts, 1));

@@ -1,5 +1,5 @@
-/* Tokens per second of generation, by the number of texts that grow side by side: of prompts, and of the steps
- * after them. One text at a time is the floor.
+/* Tokens per second of generation, by the number of texts that grow side by side: of prompts, and of the
+ * steps after them. One text at a time is the floor.
  *
  *     bench_texts [DEVICE [THREADS [REPEATS]]]     default: cpu, all CPUs, 3
  *
