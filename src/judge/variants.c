@@ -39,9 +39,9 @@ static void vary_literal(struct maker *m, int i) {
     bool limits = ot_sql_is_any(m->gold, i - 1, "LIMIT OFFSET");
     if (bytes > 1000) /* a long literal is no literal that a model writes */
         return;
-    for (int way = 0; way < 2; way++) {
+    for (int way = 0; way < (limits ? 1 : 2); way++) {
         int rc = t->type == OT_SQL_NUMBER
-                     ? ot_string_format(&changed, way && !limits ? "(%.*s - 1)" : "(%.*s + 1)", bytes, text)
+                     ? ot_string_format(&changed, way ? "(%.*s - 1)" : "(%.*s + 1)", bytes, text)
                  : way ? ot_string_format(&changed, "upper(%.*s)", bytes, text)
                        : ot_string_format(&changed, "(%.*s || 'x')", bytes, text);
         if (rc < 0) {
@@ -165,6 +165,17 @@ static void count_columns(struct maker *m, int i) {
     }
 }
 
+/* ORDER BY without a direction gets one behind its last column. */
+static void add_descending(struct maker *m, int order) {
+    const struct ot_sql_tokens *t = m->gold;
+    int i = order + 2, depth = t->at[order].depth;
+    while (i < t->n && t->at[i].depth >= depth &&
+           !(t->at[i].depth == depth && ot_sql_is_any(t, i, "LIMIT ) ; UNION INTERSECT EXCEPT")))
+        i++;
+    if (!ot_sql_is_any(t, i - 1, "ASC DESC"))
+        add(m, i, i, "DESC");
+}
+
 /* Leaves out, or adds, a part of the query. */
 static void vary_part(struct maker *m, int i) {
     const struct ot_sql_tokens *t = m->gold;
@@ -181,8 +192,8 @@ static void vary_part(struct maker *m, int i) {
         count_columns(m, i);
     if (ot_sql_is(t, i, "LIMIT") && i + 1 < t->n)
         add(m, i, i + 2, "");
-    if (ot_sql_is(t, i, "ORDER") && ot_sql_is(t, i + 1, "BY") && !ot_sql_is_any(t, t->n - 1, "ASC DESC"))
-        add(m, t->n, t->n, "DESC");
+    if (ot_sql_is(t, i, "ORDER") && ot_sql_is(t, i + 1, "BY"))
+        add_descending(m, i);
     if (ot_sql_is(t, i, "UNION") && !ot_sql_is(t, i + 1, "ALL"))
         add(m, i, i + 1, "UNION ALL");
     if (ot_sql_is(t, i, "JOIN") && !ot_sql_is_any(t, i - 1, "LEFT INNER OUTER CROSS NATURAL"))

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "src/base/clock.h"
+#include "src/judge/contents.h"
 #include "src/judge/judge.h"
 #include "src/judge/tokens.h"
 #include "tests/support/check.h"
@@ -172,6 +173,69 @@ static void contents_separate(void **state) {
         fail_msg("%d of %d variants are told apart", separated, variants);
 }
 
+/* The variants of a query on the table t (a, b). */
+static void check_variants(const char *gold, const char *const *want, int n) {
+    struct ot_sandbox *sandbox;
+    struct ot_sql_schema schema;
+    struct ot_sql_tokens tokens;
+    struct ot_variants variants;
+    char why[OT_SANDBOX_WHY_BYTES];
+    check_ok(ot_sandbox_open(NULL, &sandbox));
+    assert_true(ot_sandbox_set_up(sandbox, "CREATE TABLE t (a, b)", why));
+    check_ok(ot_sandbox_schema(sandbox, &schema));
+    check_ok(ot_sql_tokens_make(gold, &tokens));
+    check_ok(ot_variants_make(&tokens, &schema, &variants));
+    for (int i = 0; i < variants.n || i < n; i++)
+        if (i >= n || i >= variants.n || strcmp(variants.texts[i], want[i]) != 0)
+            fail_msg("variant %d of %s: %s", i, gold, i < variants.n ? variants.texts[i] : "missing");
+    ot_variants_free(&variants);
+    ot_sql_tokens_free(&tokens);
+    ot_sql_schema_free(&schema);
+    ot_sandbox_close(sandbox);
+}
+#define CHECK_VARIANTS(gold, ...)                                                                            \
+    do {                                                                                                     \
+        static const char *const want[] = {__VA_ARGS__};                                                     \
+        check_variants(gold, want, sizeof want / sizeof *want);                                              \
+    } while (0)
+
+static void variants(void **state) {
+    (void)state;
+    CHECK_VARIANTS("SELECT COUNT(*) FROM t", " SELECT DISTINCT  COUNT(*) FROM t", "SELECT  MAX (*) FROM t",
+                   "SELECT COUNT( \"b\" ) FROM t", "SELECT COUNT( + ) FROM t");
+    CHECK_VARIANTS("SELECT a FROM t WHERE b < 1e-5 AND a = \"x y\"",
+                   " SELECT DISTINCT  a FROM t WHERE b < 1e-5 AND a = \"x y\"",
+                   "SELECT  \"b\"  FROM t WHERE b < 1e-5 AND a = \"x y\"",
+                   "SELECT a FROM t WHERE  1  AND a = \"x y\"",
+                   "SELECT a FROM t WHERE  \"a\"  < 1e-5 AND a = \"x y\"",
+                   "SELECT a FROM t WHERE b  <=  1e-5 AND a = \"x y\"",
+                   "SELECT a FROM t WHERE b  >  1e-5 AND a = \"x y\"",
+                   "SELECT a FROM t WHERE b <  (1e-5 + 1)  AND a = \"x y\"",
+                   "SELECT a FROM t WHERE b <  (1e-5 - 1)  AND a = \"x y\"",
+                   "SELECT a FROM t WHERE b < 1e-5   ", "SELECT a FROM t WHERE b < 1e-5  OR  a = \"x y\"",
+                   "SELECT a FROM t WHERE b < 1e-5 AND  \"b\"  = \"x y\"",
+                   "SELECT a FROM t WHERE b < 1e-5 AND a  <>  \"x y\"",
+                   "SELECT a FROM t WHERE b < 1e-5 AND a =  (\"x y\" || 'x') ",
+                   "SELECT a FROM t WHERE b < 1e-5 AND a =  upper(\"x y\") ");
+    CHECK_VARIANTS("SELECT SUM(a) FROM t GROUP BY b HAVING b BETWEEN 1 AND 2 ORDER BY a LIMIT 3",
+                   " SELECT DISTINCT  SUM(a) FROM t GROUP BY b HAVING b BETWEEN 1 AND 2 ORDER BY a LIMIT 3",
+                   "SELECT  AVG (a) FROM t GROUP BY b HAVING b BETWEEN 1 AND 2 ORDER BY a LIMIT 3",
+                   "SELECT SUM (DISTINCT a) FROM t GROUP BY b HAVING b BETWEEN 1 AND 2 ORDER BY a LIMIT 3",
+                   "SELECT SUM( \"b\" ) FROM t GROUP BY b HAVING b BETWEEN 1 AND 2 ORDER BY a LIMIT 3",
+                   "SELECT SUM(a) FROM t GROUP BY  \"a\"  HAVING b BETWEEN 1 AND 2 ORDER BY a LIMIT 3",
+                   "SELECT SUM(a) FROM t GROUP BY b HAVING  1  ORDER BY a LIMIT 3",
+                   "SELECT SUM(a) FROM t GROUP BY b HAVING  \"a\"  BETWEEN 1 AND 2 ORDER BY a LIMIT 3",
+                   "SELECT SUM(a) FROM t GROUP BY b HAVING b BETWEEN  (1 + 1)  AND 2 ORDER BY a LIMIT 3",
+                   "SELECT SUM(a) FROM t GROUP BY b HAVING b BETWEEN  (1 - 1)  AND 2 ORDER BY a LIMIT 3",
+                   "SELECT SUM(a) FROM t GROUP BY b HAVING b BETWEEN 1  OR  2 ORDER BY a LIMIT 3",
+                   "SELECT SUM(a) FROM t GROUP BY b HAVING b BETWEEN 1 AND  (2 + 1)  ORDER BY a LIMIT 3",
+                   "SELECT SUM(a) FROM t GROUP BY b HAVING b BETWEEN 1 AND  (2 - 1)  ORDER BY a LIMIT 3",
+                   "SELECT SUM(a) FROM t GROUP BY b HAVING b BETWEEN 1 AND 2 ORDER BY a  DESC LIMIT 3",
+                   "SELECT SUM(a) FROM t GROUP BY b HAVING b BETWEEN 1 AND 2 ORDER BY  \"b\"  LIMIT 3",
+                   "SELECT SUM(a) FROM t GROUP BY b HAVING b BETWEEN 1 AND 2 ORDER BY a   ",
+                   "SELECT SUM(a) FROM t GROUP BY b HAVING b BETWEEN 1 AND 2 ORDER BY a LIMIT  (3 + 1) ");
+}
+
 /* ---- hostile queries ---- */
 
 static const struct {
@@ -224,6 +288,23 @@ static void hostile_queries_end(void **state) {
     assert_true(v.is_judged && !v.is_equal);
     assert_int_equal(access("/tmp/ot-judge-hostile.db", F_OK), -1);
     assert_true(ot_clock_seconds() - started < 60);
+}
+
+/* The longest text that is allowed, and one byte more. */
+static void exact_limits(void **state) {
+    (void)state;
+    struct ot_verdict v;
+    char *text = malloc(OT_SANDBOX_SQL_BYTES + 2);
+    assert_non_null(text);
+    memset(text, ' ', OT_SANDBOX_SQL_BYTES + 1);
+    memcpy(text, "SELECT 1", 8);
+    text[OT_SANDBOX_SQL_BYTES + 1] = '\0';
+    v = judge(singers, "SELECT 1", text);
+    assert_false(v.is_valid);
+    text[OT_SANDBOX_SQL_BYTES] = '\0';
+    v = judge(singers, "SELECT 1", text);
+    assert_true(v.is_equal);
+    free(text);
 }
 
 static char *repeat(const char *begin, const char *part, int times, const char *end) {
@@ -378,9 +459,16 @@ static void databases(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(right_and_wrong),     cmocka_unit_test(contexts),       cmocka_unit_test(kinds),
-        cmocka_unit_test(contents_separate),   cmocka_unit_test(broken_texts),   cmocka_unit_test(databases),
-        cmocka_unit_test(hostile_queries_end), cmocka_unit_test(long_texts_end),
+        cmocka_unit_test(right_and_wrong),
+        cmocka_unit_test(contexts),
+        cmocka_unit_test(kinds),
+        cmocka_unit_test(variants),
+        cmocka_unit_test(exact_limits),
+        cmocka_unit_test(contents_separate),
+        cmocka_unit_test(broken_texts),
+        cmocka_unit_test(databases),
+        cmocka_unit_test(hostile_queries_end),
+        cmocka_unit_test(long_texts_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
