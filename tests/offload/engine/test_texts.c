@@ -1,5 +1,6 @@
 /* Texts that grow side by side have the bits that each has alone: in any company, in any order of prompts and
  * steps, wherever weights live. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,11 +75,11 @@ static struct ot_text_tokens next_of(const struct text *text, int number, int st
                      : (struct ot_text_tokens){number, text->tokens + text->n_prompt + step - 1, 1};
 }
 
-static void open_engine(struct tiny_run *run, enum ot_home home, int texts, int rounds,
-                        struct tiny_engine *tiny) {
+static void open_engine_of(struct tiny_run *run, enum ot_home home, int texts, int rounds,
+                           int64_t micro_tokens, struct tiny_engine *tiny) {
     run->micro_sequences = 1;
     tiny_plan(run, home, OT_HOME_HOST, OT_HOME_GPU, 2);
-    run->plan.micro_tokens = run->config.n_encoder_layers > 0 ? TINY_SEQUENCE : MOST_PROMPT / 2;
+    run->plan.micro_tokens = micro_tokens;
     run->plan.texts = texts;
     if (rounds > 1)
         ot_plan_set_rounds(&run->plan, rounds);
@@ -86,10 +87,46 @@ static void open_engine(struct tiny_run *run, enum ot_home home, int texts, int 
     tiny_open(run, tiny);
 }
 
+static void open_engine(struct tiny_run *run, enum ot_home home, int texts, int rounds,
+                        struct tiny_engine *tiny) {
+    bool pairs = run->config.n_encoder_layers > 0;
+    open_engine_of(run, home, texts, rounds, pairs ? TINY_SEQUENCE : MOST_PROMPT / 2, tiny);
+}
+
 static void close_engine(struct tiny_run *run, struct tiny_engine *tiny) {
     ot_engine_decode_end(tiny->engine);
     tiny_close(tiny);
     ot_plan_free(&run->plan);
+}
+
+/* A prompt in pieces has the logits of the prompt in one piece, within fp32 rounding. */
+static void pieces_make_the_prompt(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct text texts[TEXTS];
+    defaults(&run, LLAMA, OT_F32);
+    make_texts(&run, LLAMA, texts);
+    size_t vocab = (size_t)run.config.vocab;
+    float *logits[2];
+    for (int whole = 0; whole < 2; whole++) {
+        struct tiny_engine tiny;
+        const struct text *text = &texts[2];
+        struct ot_text_room room = room_of(text);
+        struct ot_text_tokens prompt = next_of(text, 0, 0);
+        logits[whole] = malloc(vocab * sizeof(float));
+        assert_non_null(logits[whole]);
+        open_engine_of(&run, OT_HOME_GPU, 0, 1, whole ? MOST_PROMPT : 5, &tiny);
+        check_ok(ot_engine_texts_begin(tiny.engine, &room, 1));
+        check_ok(ot_engine_texts_append(tiny.engine, &prompt, 1, logits[whole]));
+        close_engine(&run, &tiny);
+    }
+    double largest = 0;
+    for (size_t i = 0; i < vocab; i++)
+        largest = fmax(largest, fabs((double)logits[0][i]));
+    for (size_t i = 0; i < vocab; i++)
+        assert_true(fabs((double)logits[0][i] - (double)logits[1][i]) < 1e-4 * largest);
+    free(logits[0]);
+    free(logits[1]);
 }
 
 /* want: [TEXTS][STEPS + 1][vocab], each text alone. */
@@ -209,6 +246,10 @@ static void refusals(void **state) {
     assert_non_null(logits);
     struct ot_text_tokens two[2] = {{0, tokens, 3}, {1, tokens, 5}};
     check_fails(ot_engine_texts_begin(tiny.engine, &long_room, 1), OT_E_INPUT, "positions");
+    check_fails(ot_engine_texts_begin(tiny.engine, &(struct ot_text_room){0, 0}, 1), OT_E_INPUT, "0 tokens");
+    check_ok(ot_engine_texts_begin(tiny.engine, &(struct ot_text_room){0, 1}, 1));
+    assert_int_equal(ot_engine_kv_bytes(&tiny.chain, 10),
+                     2 * 10 * run.config.n_layers * run.config.n_kv_heads * run.config.head_dim * 4);
     check_ok(ot_engine_texts_begin(tiny.engine, rooms, 2));
     check_fails(ot_engine_texts_append(tiny.engine, two, 2, logits), OT_E_INPUT, "the cache holds 4");
     two[1].n = 4;
@@ -227,6 +268,7 @@ int main(void) {
     tiny_skip_without_device();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_in_company),
+        cmocka_unit_test(pieces_make_the_prompt),
         cmocka_unit_test(weights_cross_once),
         cmocka_unit_test(refusals),
     };
