@@ -4,7 +4,7 @@ import json
 import sqlite3
 
 import program
-from program import run, write_rows
+from program import write_rows
 
 TABLES = ["singer", "song", "city", "team"]
 
@@ -76,6 +76,15 @@ class Answers(program.ProgramTest):
                 self.assertEqual(alone, row["answer"])
                 right += 1
         self.assertGreater(len(wrong) + right, 0)
+
+    def test_ranks_judge_alike(self):
+        """Stages have the bits of one rank, in their answers too."""
+        self.train("ranks", "--steps", "150", "--eval-every", "75", "--lr", "0.01", "--eval-data", self.answered, "--eval-generate",
+                   "10", "--metric", "execution", "--gpus", "2", "--device", "cpu", "--shard", "stages", rows=self.answered)
+        keys = ("step", "loss", "answered", "exact_match", "normalised_match", "valid_sql", "equal_results", "by_kind")
+        evals = [[[event[key] for key in keys] for event in self.read(f"{run}/log.jsonl") if event["event"] == "eval"]
+                 for run in ("m", "ranks")]
+        self.assertEqual(evals[0], evals[1])
 
     def test_databases(self):
         folder = self.path("dbs/zoo")
