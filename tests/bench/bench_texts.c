@@ -1,13 +1,14 @@
 /* Tokens per second of generation, by the number of texts that grow side by side: of prompts, and of the
  * steps after them. One text at a time is the floor.
  *
- *     bench_texts [DEVICE [THREADS [REPEATS]]]     default: cpu, all CPUs, 3
+ *     bench_texts [DEVICE [THREADS [REPEATS [fp32|bf16]]]]     default: cpu, all CPUs, 3, both
  *
  * The model is a small Llama (27 M parameters) with random weights. 32 prompts of 64 random tokens grow by
  * 16 tokens. weights gpu: all on the device. weights host: every slab is copied to the device for each pass.
  * Each figure is the best of the repeats, because a disturbance makes a repeat slower and never faster. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "models/model.h"
@@ -139,6 +140,7 @@ int main(int argc, char **argv) {
             tokens[t][i] = (int32_t)ot_random_below(1, (uint64_t)t, (uint64_t)i, (uint64_t)llama.vocab);
     for (int dtype = 0; dtype < 2; dtype++)
         for (int home = 0; home < 2; home++)
-            bench(kind, threads, repeats, dtype ? OT_BF16 : OT_F32, home ? OT_HOME_HOST : OT_HOME_GPU);
+            if (argc <= 4 || strcmp(argv[4], dtype ? "bf16" : "fp32") == 0)
+                bench(kind, threads, repeats, dtype ? OT_BF16 : OT_F32, home ? OT_HOME_HOST : OT_HOME_GPU);
     return 0;
 }
