@@ -116,8 +116,14 @@ static void set_token(const struct fields *f, int64_t i, const struct ot_engine_
 /* Adds a micro-batch to the pass. Token i is of the one text, or of text i. */
 static int add_piece(struct ot_engine *en, const struct fields *f, const int32_t *tokens, int64_t n,
                      int64_t inputs, const struct ot_engine_piece *piece) {
-    struct ot_micro_batch micro = {n,      tokens,         f->targets,  f->position, f->row_start,
-                                   inputs, f->input_first, f->input_end};
+    struct ot_micro_batch micro = {.n_tokens = n,
+                                   .tokens = tokens,
+                                   .targets = f->targets,
+                                   .position = f->position,
+                                   .row_start = f->row_start,
+                                   .n_inputs = inputs,
+                                   .input_first = f->input_first,
+                                   .input_end = f->input_end};
     OT_TRY(ot_rows_check_tokens(&en->chain, en->plan.micro_tokens, &micro, 0));
     en->texts.pieces[en->steps[0].n_places] = *piece;
     ot_engine_add_micro(en, &micro, piece->past, n); /* a padding token would get a place in the cache */

@@ -76,7 +76,7 @@ static void find_need(struct train *t) {
                                        .micro_sequences = o->micro_batch,
                                        .train = true,
                                        .clip = o->clip > 0,
-                                       .cache_tokens = ot_sample_row_tokens(&t->rows, t->sample_row),
+                                       .cache_tokens = ot_sample_row_tokens(s, &t->rows, t->sample_row),
                                        .resumed_ranks = t->resume.checkpoint ? t->resume.record->ranks : 0,
                                        .gathers = !o->no_save,
                                        .host_bytes = ot_rows_bytes(&t->rows)};

@@ -440,7 +440,7 @@ int64_t ot_sample_row_find(const struct ot_session *s, const struct ot_rows *row
     return -1;
 }
 
-int64_t ot_sample_row_tokens(const struct ot_rows *rows, int64_t sample_row) {
+int64_t ot_sample_row_tokens(const struct ot_session *s, const struct ot_rows *rows, int64_t sample_row) {
     if (sample_row < 0)
         return 0;
     struct ot_row row = ot_dataset_row(rows->eval_set, sample_row);

@@ -77,7 +77,8 @@ char *ot_answer_normalise(const char *text);
 /* The first row of the evaluation set with a prompt. The trained model answers it at the end. -1: none. */
 int64_t ot_sample_row_find(const struct ot_session *session, const struct ot_rows *rows);
 /* Tokens of key/value cache for its prompt and answer, at most one sequence. 0: there is no row. */
-int64_t ot_sample_row_tokens(const struct ot_rows *rows, int64_t sample_row);
+int64_t ot_sample_row_tokens(const struct ot_session *session, const struct ot_rows *rows,
+                             int64_t sample_row);
 /* Answers it greedily. The caller frees *prompt, its text, and *out. Errors: as ot_generate. */
 int ot_sample_row_answer(struct ot_session *session, const struct ot_rows *rows, int64_t sample_row,
                          bool (*stopped)(void), char **prompt, struct ot_generated *out);
