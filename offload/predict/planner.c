@@ -33,6 +33,12 @@ static void allow(struct ot_search *s, double effort) {
     s->effort = effort > least ? effort : least;
 }
 
+/* True if the search cannot be expected to come below its limit. hope: the share of the step that the
+ * phases to come may save. */
+static bool is_lost(const struct ot_search *s, double hope) {
+    return s->out->prediction.step_seconds * (1 - hope) >= s->limit;
+}
+
 /* Takes over the faster of the two results, if it saves more than the share `gain`; frees the other one. */
 static void take_faster(struct ot_planner_result *best, struct ot_planner_result *other, double gain) {
     if (other->prediction.step_seconds < best->prediction.step_seconds * (1 - gain)) {
@@ -53,10 +59,12 @@ static int climb_from(struct ot_search *s, const struct ot_plan_request *request
     other.forced = *request;
     other.forced.micro_sequences = other.plan.micro_tokens / request->sequence_tokens;
     other.forced.activations = other.plan.activations;
-    int rc = ot_simulate_plan(request->chain, &other.plan, s->costs, &other.prediction);
-    if (rc >= 0) {
+    int rc = ot_planner_simulate(s, &other.forced, &other.plan, INFINITY, &other.prediction);
+    if (rc > 0) {
         allow(&from, effort);
         rc = ot_planner_climb(&from);
+    } else if (rc == 0) {
+        other.prediction.step_seconds = INFINITY;
     }
     if (rc < 0)
         ot_plan_free(&other.plan);
@@ -68,9 +76,9 @@ static int climb_from(struct ot_search *s, const struct ot_plan_request *request
 /* ---- starts to climb from, and homes forced on them ---- */
 
 /* Chooses the starts to climb from: the fastest, then the fastest of each other way. */
-static int choose_seeds(const struct ot_planner_starts *starts, int seeds[SEEDS]) {
+static int choose_seeds(const struct ot_planner_starts *starts, int most, int seeds[SEEDS]) {
     int n = 0;
-    for (int i = 0; i < starts->n && n < SEEDS; i++) {
+    for (int i = 0; i < starts->n && n < most; i++) {
         bool new = true;
         for (int j = 0; j < n; j++)
             new = new && starts->list[i].way != starts->list[seeds[j]].way;
@@ -118,9 +126,11 @@ static bool set_variant(const struct ot_plan_request *given, enum variant varian
 
 /* Climbs from the fastest of the starts with each home forced. */
 static int climb_variants(struct ot_search *s, const struct ot_planner_starts *starts) {
-    for (enum variant v = 0; v < VARIANTS; v++) {
+    for (enum variant v = 0; v < VARIANTS && !is_lost(s, HOPE_CLIMBED); v++) {
         struct ot_plan_request best_start = {0};
         double best = starts->all > 0 ? VARIANT_NEAR * starts->list[0].seconds : 0;
+        if (s->stages) /* plans of all stages take long */
+            best = (1 + OT_PLANNER_NEAR) * s->out->prediction.step_seconds;
         allow(s, VARIANT_EFFORT);
         for (int i = 0; i < starts->all && i < VARIED_STARTS; i++) {
             struct ot_plan_request request = starts->list[i].request;
@@ -143,15 +153,17 @@ static int climb_variants(struct ot_search *s, const struct ot_planner_starts *s
 /* ---- a search with one micro-batch ---- */
 
 /* Climbs from the best plan so far and from the starts. */
-static int climb(struct ot_search *s, double limit) {
+static int climb(struct ot_search *s) {
     struct ot_planner_starts starts;
     int seeds[SEEDS], rc = 0;
     double now = s->out->prediction.step_seconds;
     allow(s, CLIMB_EFFORT);
     OT_TRY(ot_planner_find_starts(s, s->out->forced.micro_sequences, now * (1 + OT_PLANNER_NEAR), &starts));
     double best = starts.n > 0 ? fmin(starts.list[0].seconds, now) : now;
-    int n = best * (1 - OT_PLANNER_NEAR) < limit ? choose_seeds(&starts, seeds) : 0;
-    for (int i = 0; i < n; i++)
+    if (best * (1 - HOPE_STARTS) >= s->limit)
+        goto out;
+    int n = choose_seeds(&starts, s->stages ? STAGE_SEEDS : SEEDS, seeds);
+    for (int i = 0; i < n && (i == 0 || !is_lost(s, HOPE_STARTS)); i++)
         OT_TRY_GOTO(climb_from(s, &starts.list[seeds[i]].request, CLIMB_EFFORT / (i > 0 ? 4 : 2), 0), rc,
                     out);
     if (n > 0)
@@ -161,7 +173,7 @@ static int climb(struct ot_search *s, double limit) {
         OT_TRY_GOTO(ot_planner_climb(s), rc, out);
     }
     allow(s, SHAKE_EFFORT);
-    if (rc >= 0 && s->out->prediction.step_seconds * (1 - OT_PLANNER_NEAR) < limit)
+    if (!is_lost(s, HOPE_VARIED))
         rc = ot_planner_shake(s);
 out:
     free(starts.list);
@@ -205,6 +217,7 @@ static int try_start(struct ot_search *s, const struct ot_plan_request *start) {
     struct ot_plan_request here = *start;
     memcpy(here.budget_bytes, s->given->budget_bytes, sizeof here.budget_bytes);
     here.memo = s->given->memo;
+    here.shard = s->given->shard;
     here.step_sequences = s->given->step_sequences;
     return ot_planner_try(s, &here, 0);
 }
@@ -223,31 +236,71 @@ static int64_t choose_tile(const struct ot_plan_request *given, const struct ot_
     return tile;
 }
 
-static int search(struct ot_search *s, const struct ot_plan_request *start, double limit) {
+static int search(struct ot_search *s, const struct ot_plan_request *start) {
     allow(s, CLIMB_EFFORT);
     if (start)
         OT_TRY(try_start(s, start));
-    if (ot_planner_may_gain(s)) {
-        OT_TRY(climb(s, limit));
+    if (is_lost(s, start ? HOPE_CLIMBED : HOPE_FIRST))
+        return 0;
+    if (s->stages || ot_planner_may_gain(s)) {
+        OT_TRY(climb(s));
         allow(s, LATE_EFFORT);
     }
+    if (is_lost(s, HOPE_VARIED))
+        return 0;
     if (!ot_planner_may_gain(s))
         OT_TRY(ot_planner_keep_all(s));
     OT_TRY(climb_micro(s));
-    if (s->out->prediction.step_seconds * (1 - OT_PLANNER_NEAR) >= limit)
-        return 0;
     allow(s, LATE_EFFORT);
     OT_TRY(ot_planner_fill(s));
     allow(s, LATE_EFFORT);
-    return ot_planner_climb_late(s);
+    OT_TRY(ot_planner_climb_late(s));
+    if (!s->stages)
+        return 0;
+    allow(s, VARIANT_EFFORT); /* other tiles have other best fractions */
+    OT_TRY(ot_planner_climb(s));
+    return ot_stages_refine(s);
 }
 
-int ot_planner_choose_from(const struct ot_plan_request *request, const struct ot_costs *costs,
-                           const struct ot_plan_request *start, double limit, struct ot_planner_result *out) {
+/* Tries twice as many rounds in flight, as long as they are faster. */
+static int add_rounds(struct ot_search *s, struct ot_plan_request first) {
+    int rc = 1;
+    s->effort = CLIMB_EFFORT;
+    while (rc > 0 && 2 * first.rounds <= s->out->plan.max_micro) {
+        first.rounds *= 2;
+        OT_TRY(rc = ot_planner_try(s, &first, 0));
+    }
+    return 0;
+}
+
+/* Makes and simulates the plan to begin with. On failure the shortage is in out->plan. */
+static int make_first(struct ot_search *s) {
+    struct ot_planner_result *out = s->out;
+    struct ot_plan_request first = *s->given;
+    if (s->stages)
+        OT_TRY(ot_stages_settle(s->stages, &first, &out->plan));
+    OT_TRY(ot_plan_make(&first, &out->plan));
+    out->forced.rounds = first.rounds;
+    out->forced.micro_sequences = out->plan.micro_tokens / first.sequence_tokens;
+    out->forced.activations = out->plan.activations;
+    int rc = ot_planner_simulate(s, &first, &out->plan, INFINITY, &out->prediction);
+    if (rc == 0)
+        rc = ot_fail(OT_E_BUDGET, "the stages have no plans with one micro-batch and the same rounds");
+    if (rc > 0 && s->stages && first.shard.in_flight > 1 && s->given->rounds == 0)
+        rc = add_rounds(s, first);
+    if (rc < 0)
+        ot_plan_free(&out->plan);
+    return rc;
+}
+
+int ot_planner_search(const struct ot_plan_request *request, const struct ot_costs *costs,
+                      const struct ot_plan_request *start, struct ot_stages *stages, double limit,
+                      struct ot_planner_result *out) {
     struct ot_planner_seen *seen = calloc(1, sizeof *seen);
     struct ot_plan_memo *memo = request->memo ? NULL : ot_plan_memo_open();
     struct ot_plan_request given = *request;
-    struct ot_search s = {.given = &given, .costs = costs, .out = out, .seen = seen};
+    struct ot_search s = {
+        .given = &given, .costs = costs, .out = out, .stages = stages, .limit = limit, .seen = seen};
     int rc = 0;
     given.memo = memo ? memo : request->memo;
     *out = (struct ot_planner_result){.forced = given};
@@ -255,14 +308,11 @@ int ot_planner_choose_from(const struct ot_plan_request *request, const struct o
         rc = ot_fail(OT_E_BUDGET, "no memory to choose a plan");
         goto out;
     }
-    OT_TRY_GOTO(ot_plan_make(&given, &out->plan), rc, out); /* on failure the shortage is in out->plan */
-    out->forced.micro_sequences = out->plan.micro_tokens / request->sequence_tokens;
-    out->forced.activations = out->plan.activations;
-    OT_TRY_GOTO(ot_simulate_plan(request->chain, &out->plan, costs, &out->prediction), rc, failed);
+    OT_TRY_GOTO(make_first(&s), rc, out);
     ot_planner_was_seen(seen, &out->plan);
     out->forced.tile_params = out->plan.tile_params; /* it may be small, because memory is short */
     s.tile_params = choose_tile(&given, &out->plan);
-    OT_TRY_GOTO(search(&s, start, limit), rc, failed);
+    OT_TRY_GOTO(search(&s, start), rc, failed);
     out->tried = seen->n;
     out->forced.is_trial = request->is_trial;
     goto out;
@@ -275,8 +325,17 @@ out:
     return rc < 0 ? rc : 0;
 }
 
+int ot_planner_choose_from(const struct ot_plan_request *request, const struct ot_costs *costs,
+                           const struct ot_plan_request *start, double limit, struct ot_planner_result *out) {
+    return ot_planner_search(request, costs, start, NULL, limit, out);
+}
+
 int ot_planner_choose(const struct ot_plan_request *request, const struct ot_costs *costs,
                       struct ot_planner_result *out) {
+    bool stages = request->shard.mode == OT_SHARD_STAGES && request->shard.ranks > 1;
+    int rc = stages ? ot_stages_choose(request, costs, INFINITY, out) : -OT_E_BUDGET;
+    if (rc != -OT_E_BUDGET)
+        return rc; /* else another rank may have more room than this one */
     return ot_planner_choose_from(request, costs, NULL, INFINITY, out);
 }
 

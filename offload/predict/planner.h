@@ -39,7 +39,8 @@ struct ot_planner_result {
 };
 
 /* Chooses a plan for training. (For a forward pass alone, call ot_plan_make: it has a rule for all that there
- * is to choose.)
+ * is to choose.) Of a stage: plans all ranks of the division, and returns the plan and the prediction of the
+ * shard's rank. The ranks of a run have much the same budgets and rates, so their plans fit together.
  * Errors: as ot_plan_make, which leaves its shortage in out->plan; as ot_simulate_plan. */
 int ot_planner_choose(const struct ot_plan_request *request, const struct ot_costs *costs,
                       struct ot_planner_result *out);

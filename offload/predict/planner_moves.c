@@ -288,12 +288,13 @@ static int move_grads(struct ot_search *s) {
 
 /* ---- climbing: all moves ---- */
 
-/* True if compute waits for other lanes. If it hardly waits, moves that only shorten waits gain nothing. */
+/* True if compute waits for other lanes. If it hardly waits, moves that only shorten waits gain nothing. A
+ * stage always waits for other stages, for which its own lanes can do nothing. */
 static bool waits(const struct ot_search *s) {
     const struct ot_prediction *p = &s->out->prediction;
-    double waited = p->exposed_host;
+    double waited = s->stages ? 0 : p->exposed_host;
     for (int l = 0; l < OT_LANE_COUNT; l++)
-        waited += p->exposed[l];
+        waited += s->stages && l == OT_LANE_COMM ? 0 : p->exposed[l];
     return waited > NEGLIGIBLE * p->step_seconds;
 }
 
@@ -301,6 +302,10 @@ static bool waits(const struct ot_search *s) {
  * less. */
 bool ot_planner_may_gain(const struct ot_search *s) {
     return waits(s) || ot_plan_repeats_products(s->given->chain, &s->out->plan);
+}
+
+static bool may_move_rounds(const struct ot_search *s) {
+    return s->stages || ot_planner_may_gain(s);
 }
 
 /* Runs passes over all moves until a pass gains nothing. */
@@ -312,7 +317,7 @@ int ot_planner_climb(struct ot_search *s) {
                  {move_kept, ot_planner_may_gain},
                  {move_kept_on, ot_planner_may_gain},
                  {move_streamed, ot_planner_may_gain},
-                 {move_rounds, ot_planner_may_gain},
+                 {move_rounds, may_move_rounds},
                  {move_sums, ot_planner_may_gain},
                  {move_kept_home, ot_planner_may_gain},
                  {move_activations, ot_planner_may_gain},

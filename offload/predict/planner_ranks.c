@@ -2,126 +2,10 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "offload/plan/slabs.h"
 #include "offload/plan/stages.h"
 #include "offload/predict/planner_state.h"
-#include "offload/predict/simulate_ranks.h"
 #include "src/base/error.h"
-#include "src/base/minmax.h"
-
-/* The stages of one division. */
-struct stages {
-    const struct ot_plan_request *request;
-    const struct ot_costs *costs;
-    double limit; /* a step that is not shorter is of no use */
-    int ranks, tried;
-    struct ot_planner_result *results; /* [ranks]; those with a plan are set */
-    bool is_short;
-    struct ot_shortage shortage; /* of the first rank without a plan */
-};
-
-/* A shape is all that the search for a rank's plan depends on. */
-struct shape {
-    int layers;
-    bool first, last; /* it owns the first, the last block */
-    /* Parameters of its slabs: the layers of an encoder-decoder are not equal, and one rank has what they
-     * share. */
-    int64_t trained, frozen;
-};
-
-static struct shape shape_of(const struct ot_chain *chain, const struct ot_plan *divided, int rank) {
-    struct ot_plan of_rank = *divided;
-    of_rank.shard.rank = rank;
-    struct shape shape = {.layers = ot_plan_middle_blocks(chain, &of_rank, 1),
-                          .first = ot_block_is_own(chain, &of_rank, 0),
-                          .last = ot_block_is_own(chain, &of_rank, chain->n_blocks - 1)};
-    for (int s = 0; s < chain->n_slabs; s++)
-        if (ot_slab_is_own(&of_rank, s))
-            *(chain->slabs[s].frozen ? &shape.frozen : &shape.trained) += chain->slabs[s].n_params;
-    return shape;
-}
-
-static bool is_same(struct shape a, struct shape b) {
-    return a.layers == b.layers && a.first == b.first && a.last == b.last && a.trained == b.trained &&
-           a.frozen == b.frozen;
-}
-
-/* Plans a rank: as the rank `like`, which has the same shape; or by a search (like < 0). leader: the rank
- * whose micro-batch and rounds all take; < 0: it is this one. */
-static int plan_rank(struct stages *s, const struct ot_shard *shard, int rank, int like, int leader) {
-    struct ot_planner_result *out = &s->results[rank];
-    struct ot_plan_request rq = like >= 0 ? s->results[like].forced : *s->request;
-    const struct ot_plan *lead = leader >= 0 ? &s->results[leader].plan : NULL;
-    rq.shard = *shard;
-    rq.shard.rank = rank;
-    if (lead) {
-        rq.micro_sequences = lead->micro_tokens / rq.sequence_tokens;
-        rq.rounds = ot_plan_rounds(lead);
-    }
-    if (like >= 0) {
-        *out = (struct ot_planner_result){.forced = rq};
-        OT_TRY(ot_plan_make(&rq, &out->plan));
-    } else {
-        int rc = ot_planner_choose_from(&rq, s->costs, NULL, s->limit, out);
-        s->tried += out->tried;
-        if (rc < 0 && !s->is_short)
-            s->shortage = out->plan.shortage;
-        s->is_short = s->is_short || rc < 0;
-        OT_TRY(rc);
-    }
-    if (!lead)
-        return 0;
-    out->plan.first_round = lead->first_round;
-    out->plan.round_micro = lead->round_micro;
-    return ot_plan_finish(rq.chain, &out->plan);
-}
-
-/* Plans all ranks, from the owner of the last block on. */
-static int plan_ranks(struct stages *s, const struct ot_shard *shard) {
-    const struct ot_chain *chain = s->request->chain;
-    struct ot_plan divided = {.n_slabs = chain->n_slabs, .shard = *shard};
-    int rc = 0;
-    divided.slabs = calloc((size_t)chain->n_slabs, sizeof *divided.slabs);
-    if (!divided.slabs)
-        return ot_fail(OT_E_BUDGET, "no memory to plan %d ranks", s->ranks);
-    OT_TRY_GOTO(ot_stages_divide(chain, &divided), rc, out);
-    int leader = ot_block_owner(chain, &divided, chain->n_blocks - 1);
-    OT_TRY_GOTO(plan_rank(s, shard, leader, -1, -1), rc, out);
-    for (int r = 0; r < s->ranks; r++) {
-        int like = r - 1; /* a rank of the same shape that is planned already */
-        while (like >= 0 && !is_same(shape_of(chain, &divided, like), shape_of(chain, &divided, r)))
-            like--;
-        if (r != leader)
-            OT_TRY_GOTO(plan_rank(s, shard, r, like, leader), rc, out);
-    }
-out:
-    ot_plan_free(&divided);
-    return rc;
-}
-
-static void free_plans(struct stages *s) {
-    for (int r = 0; r < s->ranks; r++)
-        ot_plan_free(&s->results[r].plan);
-    memset(s->results, 0, (size_t)s->ranks * sizeof *s->results);
-}
-
-static int simulate(struct stages *s) {
-    struct ot_plan *plans = calloc((size_t)s->ranks, sizeof *plans);
-    struct ot_prediction *predictions = calloc((size_t)s->ranks, sizeof *predictions);
-    int rc = plans && predictions ? 0 : ot_fail(OT_E_BUDGET, "no memory to simulate %d ranks", s->ranks);
-    for (int r = 0; rc == 0 && r < s->ranks; r++)
-        plans[r] = s->results[r].plan;
-    if (rc == 0)
-        rc = ot_simulate_ranks(s->request->chain, plans, s->ranks, s->costs, predictions);
-    for (int r = 0; rc == 0 && r < s->ranks; r++)
-        s->results[r].prediction = predictions[r];
-    free(plans);
-    free(predictions);
-    return rc;
-}
 
 /* The work of the last block, in layers. */
 static int head_layers(const struct ot_chain *chain, const struct ot_costs *costs) {
@@ -130,183 +14,216 @@ static int head_layers(const struct ot_chain *chain, const struct ot_costs *cost
     return chain->n_blocks > 2 && one > 0 ? (int)lround(head->backward.per_token / one) : 0;
 }
 
-/* Plans and simulates all ranks with a division, rounds and micro-batch that are set in the request. Keeps
- * the result in *out if its tokens a second are more than those of *out by the share `margin`. */
-static int try_division(struct stages *s, const struct ot_plan_request *division, double margin,
-                        struct ot_planner_result *out) {
-    int own = s->request->shard.rank, rc;
-    s->request = division;
-    rc = plan_ranks(s, &division->shard);
-    if (rc == 0)
-        rc = simulate(s);
-    struct ot_planner_result *result = &s->results[own];
-    const struct ot_prediction *a = &result->prediction, *b = &out->prediction;
-    bool wins = rc == 0 && (b->step_seconds == 0 ||
-                            a->tokens / a->step_seconds > (1 + margin) * b->tokens / b->step_seconds);
-    if (wins) {
-        ot_plan_free(&out->plan);
-        *out = *result;
-        result->plan = (struct ot_plan){0};
-    }
-    free_plans(s);
-    return rc;
-}
-
 static bool is_refusal(int rc) {
     return rc == -OT_E_BUDGET || rc == -OT_E_USAGE;
 }
 
-/* Contiguous stages, with rounds that flow behind each other. A pipeline needs a round for each rank in
- * flight, and as many again because activations take their time to cross. Twice as many rounds in a step
- * halve the time in which the pipeline fills and drains; still more move too much. Returns 1 if *out has a
- * plan, 0 if it has none, < 0 on errors. */
-static int try_rounds(struct stages *s, const struct ot_plan_request *base, int64_t micro, double margin,
-                      struct ot_planner_result *out) {
-    int64_t n = (base->step_sequences + micro - 1) / micro;
-    int flying = 2 * s->ranks, first = base->rounds ? base->rounds : flying;
-    int last = base->rounds ? base->rounds : 2 * flying;
-    for (int rounds = first; rounds <= last && rounds <= n; rounds *= 2) {
-        struct ot_plan_request division = *base;
-        division.micro_sequences = micro;
-        division.shard.turn_blocks = 0;
-        division.shard.in_flight = flying;
-        division.rounds = rounds;
-        int rc = try_division(s, &division, margin, out);
-        if (rc < 0 && !is_refusal(rc))
-            return rc;
-    }
-    return out->plan.slabs != NULL;
-}
+/* ---- the contest ---- */
 
-/* Same as ot_planner_choose_from, for the rank of request->shard. Also chooses the division. The prediction
- * is that of this rank among all. Smaller micro-batches fill a pipeline sooner, but they change the bits. */
-static int choose_stages(const struct ot_plan_request *request, const struct ot_costs *costs, double limit,
-                         struct ot_planner_result *out) {
-    int ranks = request->shard.ranks;
-    struct stages s = {.request = request,
-                       .limit = limit,
-                       .costs = costs,
-                       .ranks = ranks,
-                       .results = calloc((size_t)ranks, sizeof *s.results)};
-    struct ot_plan_request base = *request;
-    *out = (struct ot_planner_result){.forced = *request};
-    if (!s.results)
-        return ot_fail(OT_E_BUDGET, "no memory to plan %d ranks", ranks);
-    base.shard.head_layers = head_layers(request->chain, costs);
-    base.shard.in_flight = 0;
-    base.shard.turn_blocks = 1;
-    int rc = try_division(&s, &base, 0, out), refusal = rc;
-    int64_t micro = ot_max(out->forced.micro_sequences, 1);
-    if (rc == 0 || is_refusal(rc))
-        rc = try_rounds(&s, &base, micro, 0, out);
-    while (rc >= 0 && micro > 1 && request->micro_sequences == 0 &&
-           request->step_sequences / micro < 2 * ranks) {
-        micro /= 2;
-        rc = try_rounds(&s, &base, micro, OT_PLANNER_MARGIN, out);
-    }
-    out->tried = s.tried;
-    if (rc <= 0)
-        out->plan.shortage = s.shortage;
-    free(s.results);
-    return rc == 0 ? refusal : ot_min(rc, 0);
-}
+/* A way to divide the work. It must save the share `handicap` of the step of a way without one. Stages are
+ * compared with each other first, and shares with each other; then the best stages with the best shares. */
+struct entrant {
+    struct ot_shard shard;
+    double handicap;
+    double first; /* the score of its first plan, its step / (1 - handicap); INFINITY: it has no plan */
+    bool is_over;
+};
 
-/* ---- modes of several ranks ---- */
-
-static int choose_in(const struct ot_plan_request *request, struct ot_shard shard,
-                     const struct ot_costs *costs, double limit, struct ot_planner_result *out) {
-    struct ot_plan_request in = *request;
-    in.shard = shard;
-    if (shard.mode == OT_SHARD_STAGES && shard.ranks > 1)
-        return choose_stages(&in, costs, limit, out);
-    if (shard.one_copy)
-        in.weights = OT_HOME_HOST;
-    return ot_planner_choose_from(&in, costs, NULL, limit, out);
-}
+/* First, first with one copy, the other modes, and two divisions into stages. */
+enum { MOST_ENTRANTS = 2 + OT_SHARD_MODES + 2 };
 
 struct contest {
     const struct ot_plan_request *request;
     const struct ot_costs *costs;
     struct ot_shard_choice *choice;
-    struct ot_planner_result *best; /* has a plan, unless rc < 0 */
-    int rc, tried;
+    struct entrant entrants[MOST_ENTRANTS];
+    int n, tried;
+    /* The best stages have the second place, the best shares the first; their steps, which are INFINITY
+     * before there is a plan; and the handicap of the best shares. */
+    struct ot_planner_result results[2];
+    double steps[2], handicap;
+    struct ot_planner_result *out;
 };
 
-/* Plans a shard. It becomes the best if its step is shorter than `limit`. A search gives up plans that are
- * slower than search_limit, so their step is not that of the best plan. Returns the result of the search. */
-static int enter(struct contest *c, struct ot_shard shard, double limit, double search_limit) {
-    struct ot_planner_result other;
-    double *step = &c->choice->step_seconds[shard.mode];
-    int rc = choose_in(c->request, shard, c->costs, search_limit, &other);
-    c->tried += other.tried;
-    if (rc < 0)
-        return rc;
-    if (other.prediction.step_seconds < search_limit && (*step == 0 || other.prediction.step_seconds < *step))
-        *step = other.prediction.step_seconds;
-    if (other.prediction.step_seconds < limit) {
-        ot_plan_free(&c->best->plan);
-        *c->best = other;
-        c->rc = 0;
+static bool is_stages(const struct entrant *e) {
+    return e->shard.mode == OT_SHARD_STAGES;
+}
+
+static void add(struct contest *c, struct ot_shard shard, double handicap) {
+    c->entrants[c->n++] = (struct entrant){.shard = shard, .handicap = handicap, .first = INFINITY};
+}
+
+/* Turns of one layer, and one turn for each rank, in rounds that flow behind each other. A pipeline needs a
+ * round for each rank in flight, and as many again because activations take their time to cross. */
+static void add_stages(struct contest *c, double handicap) {
+    struct ot_shard stages = c->request->shard;
+    stages.mode = OT_SHARD_STAGES;
+    stages.head_layers = head_layers(c->request->chain, c->costs);
+    stages.turn_blocks = 1;
+    stages.in_flight = 0;
+    add(c, stages, handicap);
+    stages.turn_blocks = 0;
+    stages.in_flight = 2 * stages.ranks;
+    add(c, stages, handicap);
+}
+
+/* Mode full needs the least memory, so it has no handicap. Another mode, or one copy, must win clearly: more
+ * of the model on each rank leaves less room for other uses, and ranks that share memory depend on each other
+ * more. */
+static void list_entrants(struct contest *c, struct ot_shard_open open) {
+    struct ot_shard shard = c->request->shard;
+    bool several = ot_shard_ranks(&shard) > 1, modes = open.mode && several;
+    if (open.mode)
+        shard.mode = OT_SHARD_FULL;
+    if (shard.mode == OT_SHARD_STAGES && several)
+        add_stages(c, 0);
+    else
+        add(c, shard, 0);
+    shard.one_copy = true;
+    if (open.one_copy && shard.mode == OT_SHARD_FULL)
+        add(c, shard, OT_PLANNER_RESOLUTION);
+    shard = c->request->shard;
+    for (int mode = 0; mode < OT_SHARD_FULL && modes; mode++) {
+        shard.mode = (enum ot_shard_mode)mode;
+        add(c, shard, OT_PLANNER_RESOLUTION);
+    }
+    if (open.stages && several)
+        add_stages(c, shard.world ? OT_PLANNER_RESOLUTION : OT_PLANNER_MARGIN);
+}
+
+/* Searches the plan of an entrant. limit 0: its first plan. */
+static int search(struct contest *c, const struct entrant *e, double limit, struct ot_planner_result *out) {
+    struct ot_plan_request in = *c->request;
+    in.shard = e->shard;
+    if (in.shard.one_copy)
+        in.weights = OT_HOME_HOST;
+    int rc = in.shard.mode == OT_SHARD_STAGES && in.shard.ranks > 1
+                 ? ot_stages_choose(&in, c->costs, limit, out)
+                 : ot_planner_choose_from(&in, c->costs, NULL, limit, out);
+    c->tried += out->tried;
+    return rc;
+}
+
+/* Makes the first plan of each entrant. *why is the error of the first one, whose shortage is in
+ * out->plan. */
+static int try_first_plans(struct contest *c, struct ot_error *why) {
+    struct ot_shard_choice *choice = c->choice;
+    for (int i = 0; i < c->n; i++) {
+        struct entrant *e = &c->entrants[i];
+        struct ot_planner_result made;
+        int rc = search(c, e, 0, &made);
+        if (i == 0)
+            ot_error_save(why, rc);
+        if (i == 0 && rc < 0)
+            c->out->plan.shortage = made.plan.shortage;
+        if (rc < 0 && !is_refusal(rc))
+            return rc;
+        if (rc < 0 && is_stages(e))
+            snprintf(choice->no_stages, sizeof choice->no_stages, "%s",
+                     rc == -OT_E_BUDGET ? "they need more memory" : ot_error_text());
+        if (rc < 0)
+            continue;
+        e->first = made.prediction.step_seconds / (1 - e->handicap);
+        ot_plan_free(&made.plan);
+    }
+    for (int i = 0; i < c->n; i++)
+        if (is_stages(&c->entrants[i]) && isfinite(c->entrants[i].first))
+            *choice->no_stages = '\0';
+    return 0;
+}
+
+/* The entrant with the best first plan among those that were not searched; NULL: none is left. */
+static struct entrant *find_next(struct contest *c) {
+    struct entrant *next = NULL;
+    for (int i = 0; i < c->n; i++)
+        if (!c->entrants[i].is_over && isfinite(c->entrants[i].first) &&
+            (!next || c->entrants[i].first < next->first))
+            next = &c->entrants[i];
+    return next;
+}
+
+/* A step that is not shorter does not become the result. */
+static double limit_of(const struct contest *c, const struct entrant *e) {
+    const double *steps = c->steps;
+    if (is_stages(e))
+        return fmin(steps[1], (1 - e->handicap) * steps[0]);
+    double limit = (1 - e->handicap) / (1 - c->handicap) * steps[0];
+    for (int i = 0; i < c->n; i++)
+        if (is_stages(&c->entrants[i]))
+            limit = fmin(limit, steps[1] / (1 - c->entrants[i].handicap));
+    return limit;
+}
+
+/* Searches an entrant's plan. */
+static int enter(struct contest *c, struct entrant *e) {
+    struct ot_planner_result made, *best = &c->results[is_stages(e)];
+    double *step = &c->choice->step_seconds[e->shard.mode];
+    double limit = limit_of(c, e);
+    e->is_over = true;
+    OT_TRY(search(c, e, limit, &made));
+    double seconds = made.prediction.step_seconds;
+    *step = *step == 0 ? seconds : fmin(*step, seconds);
+    if (seconds < limit) {
+        ot_plan_free(&best->plan);
+        *best = made;
+        c->steps[is_stages(e)] = seconds;
+        c->handicap = is_stages(e) ? c->handicap : e->handicap;
     } else {
-        ot_plan_free(&other.plan);
+        ot_plan_free(&made.plan);
     }
     return 0;
 }
 
-static double limit_of(const struct contest *c, double margin) {
-    return c->rc < 0 ? INFINITY : (1 - margin) * c->best->prediction.step_seconds;
+/* Stages become the result only if they were below the limit that the best shares set, and later shares only
+ * if they were below the limit of the stages. */
+static void take_best(struct contest *c) {
+    bool stages = false;
+    for (int i = 0; i < c->n; i++)
+        if (is_stages(&c->entrants[i]))
+            stages = c->steps[1] < (1 - c->entrants[i].handicap) * c->steps[0];
+    *c->out = c->results[stages];
+    ot_plan_free(&c->results[!stages].plan);
+    c->choice->step_seconds[c->out->plan.shard.mode] = c->out->prediction.step_seconds;
 }
 
-/* Stages that are slower by this share of the step are given up; a nearer step is told. */
+/* A mode that is slower by this share of the step is not told; but mode full always is. */
 static const double TOLD = 0.25;
 
-/* Errors: those that are no refusal. */
-static int enter_stages(struct contest *c) {
-    struct ot_shard stages = c->request->shard;
-    double margin = stages.world ? OT_PLANNER_RESOLUTION : OT_PLANNER_MARGIN;
-    stages.mode = OT_SHARD_STAGES;
-    int rc = enter(c, stages, limit_of(c, margin), limit_of(c, -TOLD));
-    if (rc < 0)
-        snprintf(c->choice->no_stages, sizeof c->choice->no_stages, "%s",
-                 rc == -OT_E_BUDGET ? "they need more memory" : ot_error_text());
-    return rc == 0 || is_refusal(rc) ? 0 : rc;
-}
-
-/* Mode full needs the least memory, so it is tried first. Another mode, or one copy, must win clearly: more
- * of the model on each rank leaves less room for other uses, and ranks that share memory depend on each other
- * more. Modes that do not fit, or that contradict the user's choices, are dropped. */
 int ot_planner_choose_shard(const struct ot_plan_request *request, const struct ot_costs *costs,
                             struct ot_shard_open open, struct ot_planner_result *out,
                             struct ot_shard_choice *choice) {
     struct ot_shard_choice unused;
-    struct contest c = {request, costs, choice ? choice : &unused, out, -OT_E_BUDGET, 0};
-    struct ot_shard first = request->shard, other;
-    bool several = ot_shard_ranks(&request->shard) > 1;
+    struct contest c = {.request = request,
+                        .costs = costs,
+                        .choice = choice ? choice : &unused,
+                        .steps = {INFINITY, INFINITY},
+                        .out = out};
+    double *steps = c.choice->step_seconds;
+    struct entrant *next;
     struct ot_error why;
+    int rc = 0;
     *c.choice = (struct ot_shard_choice){0};
-    if (open.mode)
-        first.mode = OT_SHARD_FULL;
-    c.rc = choose_in(request, first, costs, INFINITY, out);
-    c.tried = out->tried;
-    ot_error_save(&why, c.rc);
-    if (c.rc == 0)
-        c.choice->step_seconds[first.mode] = out->prediction.step_seconds;
-    other = first;
-    other.one_copy = true;
-    double limit = limit_of(&c, OT_PLANNER_RESOLUTION);
-    if (open.one_copy && first.mode == OT_SHARD_FULL)
-        enter(&c, other, limit, limit);
-    for (int mode = 0; mode < OT_SHARD_FULL && open.mode && several; mode++) {
-        other = request->shard;
-        other.mode = (enum ot_shard_mode)mode;
-        limit = limit_of(&c, OT_PLANNER_RESOLUTION);
-        enter(&c, other, limit, limit);
+    *out = (struct ot_planner_result){.forced = *request};
+    list_entrants(&c, open);
+    if (c.n == 1) {
+        rc = search(&c, c.entrants, INFINITY, out);
+        steps[c.entrants->shard.mode] = rc < 0 ? 0 : out->prediction.step_seconds;
+        return rc;
     }
-    int rc = open.stages && several ? enter_stages(&c) : 0;
+    OT_TRY(try_first_plans(&c, &why));
+    while (rc == 0 && (next = find_next(&c)))
+        rc = enter(&c, next);
+    if (rc == 0 && isinf(c.steps[0]) && isinf(c.steps[1]))
+        return ot_error_load(&why);
+    if (rc == 0)
+        take_best(&c);
+    for (int i = 0; i < 2 && rc < 0; i++)
+        ot_plan_free(&c.results[i].plan);
     out->tried = c.tried;
-    if (rc < 0)
-        ot_plan_free(&out->plan);
-    return rc < 0 ? rc : c.rc < 0 ? ot_error_load(&why) : 0;
+    for (int mode = 0; mode <= OT_SHARD_STAGES; mode++)
+        if (mode != OT_SHARD_FULL && steps[mode] > (1 + TOLD) * out->prediction.step_seconds)
+            steps[mode] = 0;
+    return rc;
 }
 
 int ot_shard_runner_up(const struct ot_shard_choice *choice, enum ot_shard_mode chosen) {

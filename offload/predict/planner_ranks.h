@@ -1,17 +1,20 @@
 /* Chooses the plans of several ranks: what they share, and how.
  *
- * Ranks that share slabs have equal parts of the work, so the plan of one stands for all (simulate.h).
- * STAGES (plan/stages.h) differ: all ranks are planned. They must have one micro-batch and the same rounds.
- * So the rank with the head, which works most, is planned first, and the others follow it. Ranks with
- * equally many layers, and with the same edges of the model, get the same choices, so a pipeline of any
- * length needs three searches. Then all plans are simulated in one time (simulate_ranks.h).
+ * Ranks that share slabs have equal parts of the work, so the plan of one stands for all (simulate.h). STAGES
+ * (plan/stages.h) differ, and wait for each other, so all ranks are planned and simulated together
+ * (planner_stages.c): a search of one rank's plan tries each change on all ranks at once. Ranks with equally
+ * many layers, and with the same edges of the model, always have the same choices. At the end each other
+ * shape is changed by itself. The ranks are taken to be alike: the budgets and the rates of the request are
+ * those of each.
  *
- * Two divisions are compared: turns of one layer, and one turn for each rank. The ranks are taken to be
- * alike: the budgets and the rates of the request are those of each.
+ * THE CONTEST. The ways to divide the work are the modes, one copy of the weights, and two divisions into
+ * stages: turns of one layer, and one turn for each rank. The first plan of each, which costs one simulation,
+ * tells their order. The best way is searched first. Each other search ends as soon as it is clear that it
+ * will not win (HOPE_FIRST and others in planner_state.h); most end after a fraction of a search.
  *
- * STAGES OR SHARES. Stages have the bits of one rank, shares those of W ranks. So, like another micro-batch,
- * stages must save OT_PLANNER_MARGIN of the step to be chosen; with shard.world, where the bits are the same,
- * OT_PLANNER_RESOLUTION.
+ * STAGES OR SHARES. Stages have the bits of one rank, shares those of W ranks. So, like another
+ * micro-batch, stages must save OT_PLANNER_MARGIN of the step to be chosen; with shard.world, where the
+ * bits are the same, OT_PLANNER_RESOLUTION.
  */
 #ifndef OT_OFFLOAD_PREDICT_PLANNER_RANKS_H
 #define OT_OFFLOAD_PREDICT_PLANNER_RANKS_H
@@ -26,8 +29,9 @@ struct ot_shard_open {
 };
 /* The modes that the choice was made from. */
 struct ot_shard_choice {
-    /* By mode: of its best plan; 0: the mode was not tried, has no plan, or was given up as slower, stages as
-     * slower by a quarter. */
+    /* By mode: of the best plan that was found. A mode that does not win is given up before its best plan
+     * is found. 0: the mode was not tried, has no plan, or (but for mode full) is slower by more than a
+     * quarter. */
     double step_seconds[OT_SHARD_STAGES + 1];
     char no_stages[256]; /* why there is no plan with stages; "": there is one, or they were not tried */
 };

@@ -264,6 +264,7 @@ static uint64_t print_request(const struct ot_plan_request *rq) {
     hash = ot_mix(ot_mix(ot_mix(hash, bits_of(rq->shadows)), rq->fetch), rq->rounds);
     for (int e = 0; e < OT_TILE_ENGINES; e++)
         hash = ot_mix(hash, bits_of(rq->fractions[e]));
+    hash = ot_mix(hash, rq->shard.rank); /* of stages */
     return ot_mix(ot_mix(ot_mix(hash, rq->micro_sequences), rq->tile_params), rq->slots);
 }
 
@@ -301,12 +302,38 @@ double ot_planner_tasks(const struct ot_plan *plan, int n_blocks) {
     return tasks + 1;
 }
 
+int ot_planner_simulate(struct ot_search *s, const struct ot_plan_request *request,
+                        const struct ot_plan *plan, double limit, struct ot_prediction *out) {
+    if (!s->stages)
+        return ot_simulate_faster(request->chain, plan, s->costs, limit, out);
+    return ot_stages_make(s->stages, request, plan, s->costs, limit)
+               ? ot_stages_simulate(s->stages, request->chain, s->costs, limit, out)
+               : 0;
+}
+
+/* Simulates the plan, unless it was tried before or has too much work. As ot_planner_simulate. */
+static int simulate_new(struct ot_search *s, const struct ot_plan_request *request,
+                        const struct ot_plan *plan, double limit, struct ot_prediction *out) {
+    struct ot_stages *st = s->stages;
+    bool new = st || !ot_planner_was_seen(s->seen, plan);
+    if (!new || ot_plan_least_seconds(request->chain, plan, s->costs) >= limit)
+        return 0;
+    if (!st) {
+        s->effort -= ot_planner_tasks(plan, request->chain->n_blocks);
+        return ot_planner_simulate(s, request, plan, limit, out);
+    }
+    s->effort -= MAKING_TASKS * request->chain->n_slabs * (st->ranks - 1);
+    if (!ot_stages_make(st, request, plan, s->costs, limit) ||
+        was_noted(s->seen->plans, &s->seen->n, ot_stages_print(st)))
+        return 0;
+    s->effort -= ot_stages_tasks(st, request->chain);
+    return ot_stages_simulate(st, request->chain, s->costs, limit, out);
+}
+
 int ot_planner_make(struct ot_search *s, const struct ot_plan_request *request, double limit,
                     struct ot_planner_result *out) {
-    const struct ot_chain *chain = request->chain;
-    int rc = 0;
     *out = (struct ot_planner_result){.forced = *request};
-    s->effort -= MAKING_TASKS * chain->n_slabs;
+    s->effort -= MAKING_TASKS * request->chain->n_slabs;
     struct ot_plan_request trial = *request;
     trial.is_trial = true;
     if (s->effort < 0 || was_noted(s->seen->requests, &s->seen->n_requests, print_request(&trial)))
@@ -317,11 +344,7 @@ int ot_planner_make(struct ot_search *s, const struct ot_plan_request *request, 
      * changes that field alone. */
     out->forced.micro_sequences = out->plan.micro_tokens / request->sequence_tokens;
     out->forced.activations = out->plan.activations;
-    bool new = !ot_planner_was_seen(s->seen, &out->plan);
-    if (new &&ot_plan_least_seconds(chain, &out->plan, s->costs) < limit) {
-        s->effort -= ot_planner_tasks(&out->plan, chain->n_blocks);
-        rc = ot_simulate_faster(chain, &out->plan, s->costs, limit, &out->prediction);
-    }
+    int rc = simulate_new(s, &trial, &out->plan, limit, &out->prediction);
     if (rc <= 0)
         ot_plan_free(&out->plan);
     return rc;

@@ -13,8 +13,13 @@
 static const double CLIMB_EFFORT = 600e3, SHAKE_EFFORT = 250e3, LATE_EFFORT = 150e3, MICRO_EFFORT = 100e3,
                     VARIANT_EFFORT = 200e3;
 enum { FEWEST_TRIES = 8 };
-/* The most plans from which the search climbs. The first one has the most effort. */
-enum { SEEDS = 3 };
+/* planner_stages.c. The effort for each other shape of a rank. A step of fewer micro-batches for each rank
+ * does not fill a pipeline: then half the micro-batch has a search of its own. */
+static const double REFINE_EFFORT = 100e3;
+enum { FEW_MICRO = 4 };
+/* The most plans from which the search climbs. The first one has the most effort. Plans of all stages take
+ * longer, and climbs from further ones gained nothing there. */
+enum { SEEDS = 3, STAGE_SEEDS = 2 };
 /* The fastest starts on which homes are forced. Such a start may be slower by VARIANT_NEAR than the fastest
  * start: a climb may gain more. */
 enum { VARIED_STARTS = 24 };
@@ -23,6 +28,11 @@ static const double VARIANT_NEAR = 1.5;
 enum { MOST_SEARCH_TILES = 1024, SLOTS_SHARE = 512 };
 /* The most plans, and requests, that are remembered. Later ones may be tried again. */
 enum { OT_PLANNER_MOST_SEEN = 1024 };
+
+/* A search with a limit ends early if its best plan would have to gain more than such a share of its step:
+ * after the first plan, after the starts, after the climbs, after the forced homes. Later phases gained
+ * less in 78 of 80 searches for real machines; a disk is the exception. */
+static const double HOPE_FIRST = 0.4, HOPE_STARTS = 0.15, HOPE_CLIMBED = 0.06, HOPE_VARIED = 0.03;
 
 /* planner_starts.c. Up to this many tiles are updated in almost no time, by any engine. */
 enum { FEW_TILES = 64 };
@@ -51,6 +61,22 @@ enum { MOST_DRAWS = 120, IDLE_DRAWS = 60 };
 /* planner_starts.c. The cost of making a plan, for each of its slabs, as a number of simulated tasks. */
 static const double MAKING_TASKS = 8;
 
+/* ---- the ranks of a pipeline ---- */
+
+/* Stages work and wait together, so a search tries the plans of all ranks at once: those of one request,
+ * which differ in the rank alone. `like` has the first rank of the same shape: such ranks have the same
+ * choices. */
+struct ot_stages {
+    int ranks, leader; /* leader: the rank that works most */
+    int *like;         /* [ranks] */
+    /* [ranks], by the first rank of a shape: the request of a shape that the search leaves as it is; without
+     * a chain: none */
+    struct ot_plan_request *settled;
+    int searched;          /* the rank whose plan the search makes */
+    struct ot_plan *plans; /* [ranks]: of the last try */
+    struct ot_prediction *predictions;
+};
+
 /* ---- a search from one plan ---- */
 
 /* out holds the best plan so far and the request that makes it. */
@@ -58,8 +84,10 @@ struct ot_search {
     const struct ot_plan_request *given; /* the user's request */
     const struct ot_costs *costs;
     struct ot_planner_result *out;
-    int64_t tile_params; /* tile size of the plans to begin with */
-    double effort;       /* remaining effort: tasks of plans that may still be simulated */
+    struct ot_stages *stages; /* NULL: one rank stands for all */
+    int64_t tile_params;      /* tile size of the plans to begin with */
+    double effort;            /* remaining effort: tasks of plans that may still be simulated */
+    double limit;             /* a plan that is not faster is of no use */
     /* Fingerprints of the plans and of the requests that were tried. Searches from several plans may share
      * them. */
     struct ot_planner_seen {
@@ -78,6 +106,10 @@ bool ot_planner_was_seen(struct ot_planner_seen *seen, const struct ot_plan *pla
  */
 int ot_planner_make(struct ot_search *s, const struct ot_plan_request *request, double limit,
                     struct ot_planner_result *out);
+/* Simulates a plan of the request, with the plans of all stages. Returns 1 with the prediction if a step
+ * takes less than `limit`, 0 if it does not, or if another stage has no plan; < 0 on errors. */
+int ot_planner_simulate(struct ot_search *s, const struct ot_plan_request *request,
+                        const struct ot_plan *plan, double limit, struct ot_prediction *out);
 /* Makes and simulates the plan of a request. The plan becomes the best if it saves more than the share `gain`
  * of the best plan's time. Returns 1 if it does, 0 if it does not or if no such plan exists, < 0 on
  * errors. */
@@ -128,5 +160,32 @@ int ot_planner_find_starts(struct ot_search *s, int64_t micro, double limit, str
  * tried first. limit: a plan that is not faster is of no use, so the search may end early with any plan. */
 int ot_planner_choose_from(const struct ot_plan_request *request, const struct ot_costs *costs,
                            const struct ot_plan_request *start, double limit, struct ot_planner_result *out);
+/* The same for the ranks of a pipeline, or for one rank (stages NULL). */
+int ot_planner_search(const struct ot_plan_request *request, const struct ot_costs *costs,
+                      const struct ot_plan_request *start, struct ot_stages *stages, double limit,
+                      struct ot_planner_result *out);
+
+/* ---- planner_stages.c ---- */
+
+/* Same as ot_planner_choose_from, for the rank of request->shard, with the division of request->shard. */
+int ot_stages_choose(const struct ot_plan_request *request, const struct ot_costs *costs, double limit,
+                     struct ot_planner_result *out);
+/* Sets the largest micro-batch, and the fewest rounds, that all ranks have room for. short_of: of a rank that
+ * has no plan. */
+int ot_stages_settle(const struct ot_stages *stages, struct ot_plan_request *request,
+                     struct ot_plan *short_of);
+/* Makes the plans of all ranks beside the plan of the request. False: a rank has none, or needs `limit`
+ * seconds a step. */
+bool ot_stages_make(struct ot_stages *stages, const struct ot_plan_request *request,
+                    const struct ot_plan *plan, const struct ot_costs *costs, double limit);
+/* A hash of these plans; their tasks, estimated. */
+uint64_t ot_stages_print(const struct ot_stages *stages);
+double ot_stages_tasks(const struct ot_stages *stages, const struct ot_chain *chain);
+/* Simulates these plans. As ot_simulate_ranks; *out is of the searched rank, but a lane is exposed as long
+ * as on the rank that waits most for it. */
+int ot_stages_simulate(struct ot_stages *stages, const struct ot_chain *chain, const struct ot_costs *costs,
+                       double limit, struct ot_prediction *out);
+/* Changes the plans of the other shapes, one shape at a time. */
+int ot_stages_refine(struct ot_search *s);
 
 #endif

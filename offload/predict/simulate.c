@@ -253,9 +253,8 @@ static int predict(const struct sim *sim, struct ot_prediction *out) {
     return 0;
 }
 
-/* True if the step cannot take less than `limit`: too little of the measured time is left for the work of the
- * compute lane. */
-static bool is_hopeless(const struct sim *sim, double limit) {
+/* Too little of the measured time is left for the work of the compute lane. */
+bool ot_sim_is_hopeless(const struct sim *sim, double limit) {
     const struct lane *compute = &sim->lanes[OT_LANE_COMPUTE];
     double begun = compute->is_busy ? sim->costs[compute->task].seconds - compute->left : 0;
     return sim->decided_steps >= WARM && sim->decided_steps < LAST &&
@@ -293,7 +292,7 @@ bool ot_sim_has_come(const struct sim *sim, int64_t step, int next) {
 /* Runs until the step's time is known, or is known to be at least `limit`. For the caller's trace, runs to
  * the end. Tasks that have begun by then go to the summary. */
 static int run(struct sim *sim, double limit) {
-    while (sim->completed < STEPS && (sim->trace || !sim->is_measured) && !is_hopeless(sim, limit)) {
+    while (sim->completed < STEPS && (sim->trace || !sim->is_measured) && !ot_sim_is_hopeless(sim, limit)) {
         ot_sim_begin(sim);
         OT_TRY(ot_sim_advance(sim, ot_sim_to_end(sim)));
     }
@@ -311,6 +310,11 @@ out:
     return rc;
 }
 
+bool ot_sim_is_within(const struct sim *sim, double limit) {
+    bool gave_up = sim->decided_steps < LAST && sim->completed < STEPS;
+    return !gave_up && sim->decided[LAST] - sim->decided[WARM] < (LAST - WARM) * limit;
+}
+
 /* As ot_simulate; but returns 0 without a prediction if a step takes `limit` or longer, else 1. Links the
  * draft, which is simulation->train, if it may take less: linking costs as much as running. */
 static int simulate_within(const struct ot_simulation *simulation, struct ot_schedule *draft, double limit,
@@ -323,8 +327,7 @@ static int simulate_within(const struct ot_simulation *simulation, struct ot_sch
     OT_TRY_GOTO(ot_schedule_link(draft, simulation->layout), rc, out);
     OT_TRY_GOTO(ot_sim_prepare(&sim, NULL), rc, out);
     OT_TRY_GOTO(run(&sim, limit), rc, out);
-    bool gave_up = sim.decided_steps < LAST && sim.completed < STEPS;
-    if (gave_up || sim.decided[LAST] - sim.decided[WARM] >= (LAST - WARM) * limit)
+    if (!ot_sim_is_within(&sim, limit))
         goto out;
     OT_TRY_GOTO(predict(&sim, out), rc, out);
     rc = 1;

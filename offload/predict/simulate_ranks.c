@@ -16,6 +16,11 @@ struct member {
     struct ot_simulation simulation; /* sim points to it */
     struct sim sim;
     bool has_layout, has_schedule, has_sim;
+    double wait; /* from the rank's time to the end of its next task */
+    /* The task of the comm lane to which the rank has come, counted from the first step; and whether it waits
+     * there for another rank. */
+    int64_t at;
+    bool is_waiting;
     int *first_wait; /* [comm tasks + 1] */
     struct wait {
         int rank, next; /* the other rank's task */
@@ -84,31 +89,84 @@ static bool may_begin(const struct sim *sim, int64_t step, int next) {
     return true;
 }
 
+/* Makes a rank's schedule, and finds the costs of its tasks. */
 static int open_member(struct pipeline *p, const struct ot_plan *plan, struct member *m) {
     m->of = p;
+    m->simulation = (struct ot_simulation){p->chain, plan, &m->layout, &m->schedule, p->costs};
     OT_TRY(ot_layout_make(p->chain, plan, &m->layout));
     m->has_layout = true;
     OT_TRY(ot_schedule_make_draft(p->chain, plan, &m->layout, &m->schedule));
     m->has_schedule = true;
-    return ot_schedule_link(&m->schedule, &m->layout);
+    m->has_sim = true;
+    return ot_sim_cost(&m->sim, &m->simulation);
 }
 
-/* Runs until every rank has decided the last step. */
-static int run(struct pipeline *p) {
-    for (;;) {
-        double wait = INFINITY;
-        bool done = true;
-        for (int r = 0; r < p->ranks; r++)
-            ot_sim_begin(&p->members[r].sim);
+static int prepare_member(struct pipeline *p, struct member *m) {
+    OT_TRY(list_waits(p, m));
+    OT_TRY(ot_sim_prepare(&m->sim, NULL));
+    m->sim.may_begin = may_begin;
+    m->sim.context = m;
+    return 0;
+}
+
+/* ---- one clock ---- */
+
+/* The ranks share no resource, so what a rank does between its own events does not depend on the others. Only
+ * its next transfer may wait for them. So a rank moves on its own, and is behind the clock in between. */
+
+/* Lets a rank begin what it can at its time, and finds its next event. Returns true if it has come to another
+ * task of the comm lane, for which other ranks may wait. */
+static bool begin(struct member *m) {
+    const struct lane *comm = &m->sim.lanes[OT_LANE_COMM];
+    int64_t before = m->at;
+    ot_sim_begin(&m->sim);
+    m->wait = ot_sim_to_end(&m->sim);
+    m->is_waiting = comm_count(m) > 0 && ot_sim_has_come(&m->sim, comm->step, comm->next);
+    m->at = comm->step * comm_count(m) + comm->next + m->is_waiting;
+    return m->at > before;
+}
+
+/* Lets the ranks whose transfers waited begin them, if the other sides have come by `now`. */
+static int wake(struct pipeline *p, double now) {
+    for (bool any = true; any;) {
+        any = false;
         for (int r = 0; r < p->ranks; r++) {
-            wait = fmin(wait, ot_sim_to_end(&p->members[r].sim));
-            done = done && p->members[r].sim.decided_steps >= LAST;
+            struct member *m = &p->members[r];
+            const struct lane *comm = &m->sim.lanes[OT_LANE_COMM];
+            if (!m->is_waiting || !may_begin(&m->sim, comm->step, comm->next))
+                continue;
+            OT_TRY(ot_sim_advance(&m->sim, fmin(fmax(now - m->sim.now, 0), m->wait)));
+            any = begin(m) || any;
         }
-        if (done)
-            return 0;
-        for (int r = 0; r < p->ranks; r++)
-            OT_TRY(ot_sim_advance(&p->members[r].sim, wait));
     }
+    return 0;
+}
+
+/* The rank with the next event; NULL: every rank has decided the last step. */
+static struct member *find_next(struct pipeline *p) {
+    struct member *next = p->members;
+    bool done = true;
+    for (int r = 0; r < p->ranks; r++) {
+        struct member *m = &p->members[r];
+        done = done && m->sim.decided_steps >= LAST;
+        if (m->sim.now + m->wait < next->sim.now + next->wait)
+            next = m;
+    }
+    return done ? NULL : next;
+}
+
+/* Runs until every rank has decided the last step, or until it is clear that a step takes `limit`. */
+static int run(struct pipeline *p, double limit) {
+    struct member *m;
+    for (int r = 0; r < p->ranks; r++)
+        begin(&p->members[r]);
+    OT_TRY(wake(p, 0));
+    while ((m = find_next(p)) && !ot_sim_is_hopeless(&m->sim, limit)) {
+        OT_TRY(ot_sim_advance(&m->sim, m->wait));
+        if (begin(m))
+            OT_TRY(wake(p, m->sim.now));
+    }
+    return 0;
 }
 
 static void close_pipeline(struct pipeline *p) {
@@ -127,25 +185,27 @@ static void close_pipeline(struct pipeline *p) {
 }
 
 int ot_simulate_ranks(const struct ot_chain *chain, const struct ot_plan *plans, int ranks,
-                      const struct ot_costs *costs, struct ot_prediction *out) {
+                      const struct ot_costs *costs, double limit, struct ot_prediction *out) {
     struct pipeline p = {chain, costs, ranks, calloc((size_t)ranks, sizeof *p.members)};
     int rc = 0;
     if (!p.members)
         return ot_fail(OT_E_BUDGET, "no memory to simulate %d ranks", ranks);
-    for (int r = 0; r < ranks; r++)
-        OT_TRY_GOTO(open_member(&p, &plans[r], &p.members[r]), rc, out);
     for (int r = 0; r < ranks; r++) {
-        struct member *m = &p.members[r];
-        m->simulation = (struct ot_simulation){chain, &plans[r], &m->layout, &m->schedule, costs};
-        OT_TRY_GOTO(list_waits(&p, m), rc, out);
-        m->has_sim = true;
-        OT_TRY_GOTO(ot_sim_open(&m->sim, &m->simulation, NULL), rc, out);
-        m->sim.may_begin = may_begin;
-        m->sim.context = m;
+        OT_TRY_GOTO(open_member(&p, &plans[r], &p.members[r]), rc, out);
+        if (ot_sim_least_step(&p.members[r].sim) >= limit)
+            goto out;
     }
-    OT_TRY_GOTO(run(&p), rc, out);
+    for (int r = 0; r < ranks; r++)
+        OT_TRY_GOTO(ot_schedule_link(&p.members[r].schedule, &p.members[r].layout), rc, out);
+    for (int r = 0; r < ranks; r++)
+        OT_TRY_GOTO(prepare_member(&p, &p.members[r]), rc, out);
+    OT_TRY_GOTO(run(&p, limit), rc, out);
+    for (int r = 0; r < ranks; r++)
+        if (!ot_sim_is_within(&p.members[r].sim, limit))
+            goto out;
     for (int r = 0; r < ranks; r++)
         OT_TRY_GOTO(ot_sim_predict(&p.members[r].sim, &out[r]), rc, out);
+    rc = 1;
 out:
     close_pipeline(&p);
     return rc;

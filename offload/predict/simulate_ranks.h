@@ -12,9 +12,10 @@
 #include "offload/predict/simulate.h"
 
 /* Simulates the plans of all ranks [ranks], which fit together: plans[r] is the plan of rank r. costs: of a
- * rank. out: [ranks]; all ranks have the same step_seconds, within the rounding of steps. Errors: as
- * ot_simulate_plan. */
+ * rank. out: [ranks]; all ranks have the same step_seconds, within the rounding of steps. As
+ * ot_simulate_faster, returns 1 with the predictions if a step takes less than `limit`, else 0, and gives up
+ * as soon as that is clear. Errors: as ot_simulate_plan. */
 int ot_simulate_ranks(const struct ot_chain *chain, const struct ot_plan *plans, int ranks,
-                      const struct ot_costs *costs, struct ot_prediction *out);
+                      const struct ot_costs *costs, double limit, struct ot_prediction *out);
 
 #endif

@@ -85,6 +85,10 @@ int ot_sim_advance(struct sim *sim, double wait);
 int ot_sim_predict(struct sim *sim, struct ot_prediction *out);
 /* True if the comm lane has come to its task number `next` of the step, or has passed it. */
 bool ot_sim_has_come(const struct sim *sim, int64_t step, int next);
+/* True if it is clear by now that a step takes `limit` or longer. */
+bool ot_sim_is_hopeless(const struct sim *sim, double limit);
+/* After a run: true if it came to its end, and a step takes less than `limit`. */
+bool ot_sim_is_within(const struct sim *sim, double limit);
 
 /* Prepares a simulation at time 0, in two parts: ot_sim_cost finds the costs of the tasks, which
  * ot_sim_least_step needs, and the schedule need not be linked; ot_sim_prepare needs the links. ot_sim_open

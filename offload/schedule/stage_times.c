@@ -27,6 +27,8 @@ struct table {
     bool train;
     int rounds, first_trained;
     int n_forward; /* forward units of this rank so far */
+    int *owners;   /* [n_blocks] */
+    int *before;   /* [n_micro]: the last micro-batch before that one with the same place; -1: none */
 };
 
 static struct ot_round round_of(const struct table *t, int round) {
@@ -50,8 +52,7 @@ static void next_visit(const struct table *t, int rank, bool backward, struct cu
         if (c->block == end) {
             c->block = backward ? t->chain->n_blocks : -1;
             c->done = ++c->round == t->rounds;
-        } else if (ot_block_owner(t->chain, t->plan, c->block) == rank &&
-                   (backward || has_forward(t, c->block))) {
+        } else if (t->owners[c->block] == rank && (backward || has_forward(t, c->block))) {
             return;
         }
     }
@@ -66,7 +67,7 @@ static int ticks_of(const struct table *t, int block, bool backward) {
  * no tick yet. */
 static int ready_at(const struct table *t, int block, int reader, int micro, bool backward) {
     int time = ot_stage_time(t->times, block, micro, backward);
-    bool crosses = ot_block_owner(t->chain, t->plan, block) != ot_block_owner(t->chain, t->plan, reader);
+    bool crosses = t->owners[block] != t->owners[reader];
     return time < 0 ? -1 : time + ticks_of(t, block, backward) + (crosses ? t->times->lead - 1 : 0);
 }
 
@@ -74,21 +75,17 @@ static int ready_at(const struct table *t, int block, int reader, int micro, boo
  * has no tick yet. A frozen reader has no backward. Its rank may let boundaries take turns in two buffers
  * (layout.h), so the place is free when the rank's last block has read it. */
 static int last_read(const struct table *t, int block, int micro) {
-    int reader = ot_block_owner(t->chain, t->plan, block + 1), b = last_block(t);
+    int reader = t->owners[block + 1], b = last_block(t);
     if (block + 1 >= t->first_trained)
         return ot_stage_time(t->times, block + 1, micro, true);
-    while (ot_block_owner(t->chain, t->plan, b) != reader)
+    while (t->owners[b] != reader)
         b--;
     return ot_stage_time(t->times, b, micro, b == last_block(t));
 }
 
 /* The tick from which the place is free that forward(block, micro) writes; -1: it is not known yet. */
 static int place_free_at(const struct table *t, int block, int micro) {
-    const struct ot_plan *plan = t->plan;
-    int before = micro - 1;
-    while (before >= 0 && ot_plan_place(plan, before) != ot_plan_place(plan, micro))
-        before--;
-    return t->train && before >= 0 ? last_read(t, block, before) : 0;
+    return t->train && t->before[micro] >= 0 ? last_read(t, block, t->before[micro]) : 0;
 }
 
 /* True if the unit may run in the tick. */
@@ -149,6 +146,29 @@ static bool work(struct table *t, int rank, struct worker *w, int tick) {
         w->at_work = w->micro = 0;
     }
     return true;
+}
+
+/* Lists what the units ask for often. */
+static int list_facts(struct table *t) {
+    int places = t->train ? ot_plan_round_places(t->plan) : 1;
+    int *last = malloc((size_t)places * sizeof *last); /* the last micro-batch of each place */
+    t->owners = malloc((size_t)t->chain->n_blocks * sizeof *t->owners);
+    t->before = malloc((size_t)t->times->n_micro * sizeof *t->before);
+    if (!last || !t->owners || !t->before) {
+        free(last);
+        return ot_fail(OT_E_BUDGET, "no memory for a pipeline of %d stages", t->plan->shard.ranks);
+    }
+    for (int b = 0; b < t->chain->n_blocks; b++)
+        t->owners[b] = ot_block_owner(t->chain, t->plan, b);
+    for (int i = 0; i < places; i++)
+        last[i] = -1;
+    for (int m = 0; m < t->times->n_micro; m++) {
+        int place = t->train ? ot_plan_place(t->plan, m) : 0;
+        t->before[m] = last[place];
+        last[place] = m;
+    }
+    free(last);
+    return 0;
 }
 
 /* Gives ticks to all units, tick by tick. Some rank works at least in each LEAD-th tick: of the units
@@ -263,7 +283,12 @@ int ot_stage_times_make(const struct ot_chain *chain, const struct ot_plan *plan
         return ot_fail(OT_E_BUDGET, "no memory for the times of %zu units", units);
     memset(out->forward, 0xff, units * sizeof *out->forward);
     memset(out->backward, 0xff, units * sizeof *out->backward);
-    OT_TRY(fill(&t));
+    int rc = list_facts(&t);
+    if (rc == 0)
+        rc = fill(&t);
+    free(t.owners);
+    free(t.before);
+    OT_TRY(rc);
     list_transfers(&t);
     return 0;
 }

@@ -367,6 +367,11 @@ static int check_objective(const struct ot_options *o) {
         if (ot_options_given(o, of_objectives[i].option) && !ot_words_have(of_objectives[i].objectives, name))
             return ot_fail(OT_E_USAGE, "--%s has no effect with --objective %s; it is for %s",
                            of_objectives[i].option, name, of_objectives[i].objectives);
+    if (o->objective != OT_OBJECTIVE_SFT && o->eval_generate > 0)
+        return ot_fail(OT_E_USAGE,
+                       "--eval-generate and --objective %s contradict each other: rows with two answers have "
+                       "no right text; judge the finished model with eval --generate",
+                       name);
     if (o->objective != OT_OBJECTIVE_SFT && o->train_on_prompt)
         return ot_fail(
             OT_E_USAGE,

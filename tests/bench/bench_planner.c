@@ -3,7 +3,7 @@
  *     bench_planner [FIRST [LAST [PAIRS]]]
  *     bench_planner "--model MODEL --gpu CARD ..." [PAIRS]
  *
- * For the given case, or for each of the 82 of tests/plan/real_cases.c: the plan that the planner chooses,
+ * For the given case, or for each of the 89 of tests/plan/real_cases.c: the plan that the planner chooses,
  * and the best plan of a slow reference search. The reference runs the planner again with each single choice
  * forced (rounds, what is computed again, homes, engines, slots), and from the best of these with a second
  * choice forced, PAIRS times. Each of these runs starts elsewhere, so together they are many restarts.

@@ -96,6 +96,14 @@ static const char *const lines[] = {
     "--model llama-13b --gpu h100 --gpus 8 --ram 1T --tokens-per-step 128k",
     "--model llama-2-70b --gpu h100 --gpus 8 --ram 1872G --tokens-per-step 128k",
     "--model llama-7b --gpu rtx4090 --gpus 2 --ram 64G --lora --base-type nf4 --tokens-per-step 64k",
+    "--model llama-3.1-8b --gpu rtx4090 --gpus 8 --ram 512G --tokens-per-step 128k",
+    "--model llama-7b --gpu rtx4090 --gpus 4 --ram 256G --tokens-per-step 16k",
+    "--model llama-13b --gpu rtx4090 --gpus 4 --ram 128G --tokens-per-step 16k --lora",
+    /* ranks in several hosts */
+    "--model llama-3.1-8b --gpu l40s --ram 256G --nodes 4 --nic 20G --tokens-per-step 32k",
+    "--model llama-3.1-8b --gpu l40s --ram 256G --nodes 4 --nic 20G --tokens-per-step 128k",
+    "--model llama-3.1-8b --gpu l40s --ram 256G --nodes 4 --nic 20G --tokens-per-step 128k --lora",
+    "--model llama-7b --gpu rtx4090 --ram 128G --nodes 2 --nic 10G --tokens-per-step 16k",
     /* a host that is small beside the device */
     "--model llama-7b --gpu a100-80g --ram 64G --tokens-per-step 16k",
     "--model llama-7b --gpu h100 --ram 64G --tokens-per-step 16k",

@@ -1,0 +1,281 @@
+/* Plans the ranks of a pipeline together (plan/stages.h). */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/plan/build.h"
+#include "offload/plan/slabs.h"
+#include "offload/plan/stages.h"
+#include "offload/predict/bound.h"
+#include "offload/predict/planner_state.h"
+#include "offload/predict/simulate_ranks.h"
+#include "src/base/error.h"
+#include "src/base/minmax.h"
+
+/* ---- shapes ---- */
+
+/* A shape is all that the plan of a rank depends on. */
+struct shape {
+    int layers;
+    bool first, last; /* it owns the first, the last block */
+    /* Parameters of its slabs: the layers of an encoder-decoder are not equal, and one rank has what they
+     * share. */
+    int64_t trained, frozen;
+};
+
+static struct shape shape_of(const struct ot_chain *chain, const struct ot_plan *divided, int rank) {
+    struct ot_plan of_rank = *divided;
+    of_rank.shard.rank = rank;
+    struct shape shape = {.layers = ot_plan_middle_blocks(chain, &of_rank, 1),
+                          .first = ot_block_is_own(chain, &of_rank, 0),
+                          .last = ot_block_is_own(chain, &of_rank, chain->n_blocks - 1)};
+    for (int s = 0; s < chain->n_slabs; s++)
+        if (ot_slab_is_own(&of_rank, s))
+            *(chain->slabs[s].frozen ? &shape.frozen : &shape.trained) += chain->slabs[s].n_params;
+    return shape;
+}
+
+static bool is_same(struct shape a, struct shape b) {
+    return a.layers == b.layers && a.first == b.first && a.last == b.last && a.trained == b.trained &&
+           a.frozen == b.frozen;
+}
+
+/* Finds the first rank of each rank's shape, and the rank that works most. */
+static int find_shapes(struct ot_stages *st, const struct ot_plan_request *request) {
+    const struct ot_chain *chain = request->chain;
+    struct ot_plan divided = {.n_slabs = chain->n_slabs, .shard = request->shard};
+    int rc = 0;
+    divided.slabs = calloc((size_t)chain->n_slabs, sizeof *divided.slabs);
+    if (!divided.slabs)
+        return ot_fail(OT_E_BUDGET, "no memory to plan %d ranks", st->ranks);
+    OT_TRY_GOTO(ot_stages_divide(chain, &divided), rc, out);
+    st->leader = ot_block_owner(chain, &divided, chain->n_blocks - 1);
+    for (int r = 0; r < st->ranks; r++)
+        for (st->like[r] = 0; !is_same(shape_of(chain, &divided, st->like[r]), shape_of(chain, &divided, r));)
+            st->like[r]++;
+out:
+    free(divided.slabs);
+    return rc;
+}
+
+/* ---- the plans of all ranks ---- */
+
+/* The plan of the searched rank belongs to the search. */
+static void free_plans(struct ot_stages *st) {
+    for (int r = 0; r < st->ranks; r++)
+        if (r != st->searched)
+            ot_plan_free(&st->plans[r]);
+    memset(st->plans, 0, (size_t)st->ranks * sizeof *st->plans);
+}
+
+/* Makes the plans of the other ranks: of a settled shape by its own request, else by the request of the
+ * searched rank. All have its micro-batch and rounds. */
+static int make_plans(struct ot_stages *st, const struct ot_plan_request *request,
+                      const struct ot_plan *plan) {
+    free_plans(st);
+    st->searched = request->shard.rank;
+    st->plans[st->searched] = *plan;
+    for (int r = 0; r < st->ranks; r++) {
+        struct ot_plan_request rq = *request;
+        if (r == st->searched)
+            continue;
+        if (st->settled[st->like[r]].chain)
+            rq = st->settled[st->like[r]];
+        rq.shard.rank = r;
+        rq.micro_sequences = plan->micro_tokens / request->sequence_tokens;
+        rq.rounds = ot_plan_rounds(plan);
+        rq.is_trial = true;
+        OT_TRY(ot_plan_make(&rq, &st->plans[r]));
+        st->plans[r].first_round = plan->first_round;
+        st->plans[r].round_micro = plan->round_micro;
+    }
+    return 0;
+}
+
+uint64_t ot_stages_print(const struct ot_stages *st) {
+    uint64_t hash = 0xcbf29ce484222325;
+    for (int r = 0; r < st->ranks; r++)
+        hash = ot_mix(hash, (int64_t)ot_plan_print(&st->plans[r]));
+    return hash;
+}
+
+double ot_stages_tasks(const struct ot_stages *st, const struct ot_chain *chain) {
+    double tasks = 0;
+    for (int r = 0; r < st->ranks; r++)
+        tasks += ot_planner_tasks(&st->plans[r], ot_plan_middle_blocks(chain, &st->plans[r], 0) + 1);
+    return tasks;
+}
+
+bool ot_stages_make(struct ot_stages *st, const struct ot_plan_request *request, const struct ot_plan *plan,
+                    const struct ot_costs *costs, double limit) {
+    if (ot_plan_least_seconds(request->chain, plan, costs) >= limit || make_plans(st, request, plan) < 0)
+        return false;
+    for (int r = 0; r < st->ranks; r++)
+        if (ot_plan_least_seconds(request->chain, &st->plans[r], costs) >= limit)
+            return false;
+    return true;
+}
+
+int ot_stages_simulate(struct ot_stages *st, const struct ot_chain *chain, const struct ot_costs *costs,
+                       double limit, struct ot_prediction *out) {
+    int rc = ot_simulate_ranks(chain, st->plans, st->ranks, costs, limit, st->predictions);
+    if (rc <= 0)
+        return rc;
+    *out = st->predictions[st->searched];
+    for (int r = 0; r < st->ranks; r++)
+        for (int l = 0; l < OT_LANE_COUNT; l++)
+            out->exposed[l] = ot_max(out->exposed[l], st->predictions[r].exposed[l]);
+    return rc;
+}
+
+/* ---- a search ---- */
+
+/* In flight, a round for each rank is a better start than the fewest rounds. */
+int ot_stages_settle(const struct ot_stages *st, struct ot_plan_request *request, struct ot_plan *short_of) {
+    for (int pass = 0; pass < 2; pass++) {
+        int64_t micro = INT64_MAX;
+        int rounds = 0;
+        for (int r = 0; r < st->ranks; r++) {
+            struct ot_plan_request rq = *request;
+            struct ot_plan plan;
+            if (st->like[r] != r)
+                continue;
+            rq.shard.rank = r;
+            int rc = ot_plan_make(&rq, &plan);
+            if (rc < 0)
+                *short_of = plan;
+            OT_TRY(rc);
+            micro = ot_min(micro, plan.micro_tokens / rq.sequence_tokens);
+            rounds = ot_max(rounds, ot_plan_rounds(&plan));
+            ot_plan_free(&plan);
+        }
+        request->micro_sequences = micro;
+        if (pass == 0 && request->rounds == 0 && request->shard.in_flight > 1)
+            request->rounds = ot_min(request->shard.in_flight, ot_candidate_micro(request, micro));
+        if (pass == 1 && rounds > 1)
+            request->rounds = rounds;
+    }
+    return 0;
+}
+
+/* Climbs from the plan of one shape, while the other shapes keep theirs. */
+static int refine_shape(struct ot_search *s, int rank) {
+    struct ot_stages *st = s->stages;
+    struct ot_plan_request given = *s->given;
+    struct ot_planner_result *best = s->out, own = {.forced = st->settled[rank]};
+    struct ot_search of_rank = *s;
+    given.shard.rank = own.forced.shard.rank = rank;
+    given.micro_sequences = own.forced.micro_sequences;
+    given.rounds = own.forced.rounds;
+    OT_TRY(ot_plan_make(&own.forced, &own.plan));
+    own.prediction = best->prediction;
+    of_rank.given = &given;
+    of_rank.out = &own;
+    of_rank.effort = REFINE_EFFORT;
+    st->settled[rank].chain = NULL;
+    int rc = ot_planner_climb(&of_rank);
+    best->prediction.step_seconds = own.prediction.step_seconds;
+    st->settled[rank] = own.forced;
+    ot_plan_free(&own.plan);
+    return rc;
+}
+
+int ot_stages_refine(struct ot_search *s) {
+    struct ot_stages *st = s->stages;
+    struct ot_plan_request all = s->out->forced;
+    all.rounds = ot_plan_rounds(&s->out->plan);
+    for (int r = 0; r < st->ranks; r++)
+        if (st->like[r] == r)
+            st->settled[r] = all;
+    for (int r = 0; r < st->ranks; r++)
+        if (st->like[r] == r && r != st->like[st->leader] && ot_planner_may_gain(s))
+            OT_TRY(refine_shape(s, r));
+    return 0;
+}
+
+/* Replaces the leader's result by that of a rank: by the settled request of its shape, if there is one. */
+static int finish(struct ot_stages *st, int rank, const struct ot_costs *costs,
+                  struct ot_planner_result *out) {
+    const struct ot_plan_request *settled = &st->settled[st->like[rank]];
+    struct ot_plan_request request = settled->chain ? *settled : out->forced;
+    int tried = out->tried;
+    request.shard.rank = rank;
+    request.rounds = ot_plan_rounds(&out->plan);
+    ot_plan_free(&out->plan);
+    *out = (struct ot_planner_result){.forced = request, .tried = tried};
+    OT_TRY(ot_plan_make(&request, &out->plan));
+    int rc = make_plans(st, &request, &out->plan);
+    if (rc == 0)
+        rc = ot_stages_simulate(st, request.chain, costs, INFINITY, &out->prediction);
+    out->prediction = st->predictions[rank];
+    if (rc < 0)
+        ot_plan_free(&out->plan);
+    return ot_min(rc, 0);
+}
+
+static void close_stages(struct ot_stages *st) {
+    if (st->plans)
+        free_plans(st);
+    free(st->like);
+    free(st->settled);
+    free(st->plans);
+    free(st->predictions);
+}
+
+static int choose(const struct ot_plan_request *request, const struct ot_costs *costs,
+                  const struct ot_plan_request *start, double limit, struct ot_planner_result *out) {
+    size_t n = (size_t)request->shard.ranks;
+    struct ot_stages st = {.ranks = request->shard.ranks,
+                           .like = calloc(n, sizeof *st.like),
+                           .settled = calloc(n, sizeof *st.settled),
+                           .plans = calloc(n, sizeof *st.plans),
+                           .predictions = calloc(n, sizeof *st.predictions)};
+    struct ot_plan_memo *memo = request->memo ? NULL : ot_plan_memo_open();
+    struct ot_plan_request of_leader = *request;
+    int rc = st.like && st.settled && st.plans && st.predictions
+                 ? find_shapes(&st, request)
+                 : ot_fail(OT_E_BUDGET, "no memory to plan %d ranks", st.ranks);
+    *out = (struct ot_planner_result){.forced = *request};
+    of_leader.shard.rank = st.leader;
+    of_leader.memo = memo ? memo : request->memo;
+    if (rc == 0)
+        rc = ot_planner_search(&of_leader, costs, start, &st, limit, out);
+    if (rc == 0)
+        rc = finish(&st, request->shard.rank, costs, out);
+    out->forced.memo = request->memo;
+    out->forced.is_trial = request->is_trial;
+    ot_plan_memo_close(memo);
+    close_stages(&st);
+    return rc;
+}
+
+/* True if half the micro-batch may be worth another search: there are few to fill the pipeline with. */
+static bool may_halve(const struct ot_plan_request *request, const struct ot_planner_result *result,
+                      double limit) {
+    return request->micro_sequences == 0 && result->forced.micro_sequences > 1 &&
+           result->plan.max_micro < FEW_MICRO * request->shard.ranks &&
+           result->prediction.step_seconds * (1 - HOPE_STARTS) < limit;
+}
+
+int ot_stages_choose(const struct ot_plan_request *request, const struct ot_costs *costs, double limit,
+                     struct ot_planner_result *out) {
+    OT_TRY(choose(request, costs, NULL, limit, out));
+    while (may_halve(request, out, limit)) {
+        struct ot_plan_request half = *request, start = out->forced;
+        struct ot_planner_result other;
+        int rounds = ot_plan_rounds(&out->plan);
+        double most = out->prediction.step_seconds * (1 - OT_PLANNER_MARGIN);
+        half.micro_sequences = start.micro_sequences = out->forced.micro_sequences / 2;
+        start.rounds = request->rounds || rounds == 1 ? rounds : 2 * rounds;
+        int rc = choose(&half, costs, &start, fmin(limit, most), &other);
+        out->tried += other.tried;
+        if (rc < 0 || other.prediction.step_seconds >= most) {
+            ot_plan_free(&other.plan);
+            return rc == -OT_E_BUDGET || rc == -OT_E_USAGE ? 0 : rc;
+        }
+        other.tried = out->tried;
+        ot_plan_free(&out->plan);
+        *out = other;
+    }
+    return 0;
+}
