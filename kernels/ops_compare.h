@@ -129,7 +129,7 @@ ot_compare_loss(const struct ot_objective *o, const struct ot_comparison *c, con
         out.slope[0] = (-1 + o->beta * slope / doubt0) / n0;
         out.slope[1] = -o->beta * slope / doubt1 / n1;
     } else if (o->kind == OT_OBJECTIVE_KTO) {
-        double sign = c->good ? 1 : -1, weight = o->weights[c->good ? 0 : 1];
+        double sign = c->good ? 1 : -1, weight = c->good ? o->weights[0] : o->weights[1];
         double p = ot_sigmoid(sign * o->beta * (r0 - z));
         out.loss = weight * (1 - p);
         out.slope[0] = -weight * sign * o->beta * p * (1 - p);

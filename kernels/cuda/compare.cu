@@ -45,6 +45,7 @@ __global__ void __launch_bounds__(COMPARE_BLOCK) compare_weights(struct ot_compa
                 ot_compare_loss(&op.objective, &op.comparisons[i], op.answers + 2 * i, *z);
             ot_compare_add(&op.objective, &op.comparisons[i], &loss, sums);
         }
+#pragma unroll
         for (int s = 0; s < OT_COMPARE_SUMS; s++)
             op.sums[s] = sums[s];
     }

@@ -1,6 +1,5 @@
 #include "src/train/train_loop.h"
 
-#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
@@ -9,11 +8,9 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/signals.h"
-#include "src/base/units.h"
 #include "src/session/forecast.h"
 #include "src/session/plan_request.h"
 #include "src/session/session_ranks.h"
-#include "src/train/evaluate.h"
 #include "src/train/progress.h"
 
 enum { IN_FLIGHT = 2 };

@@ -436,7 +436,7 @@ static void bad_batches_are_refused(void **state) {
     REFUSED(batch.input.n_micro, 3, "3 micro-batches");
 #undef REFUSED
     batch.input.n_losses = 0;
-    check_fails(ot_engine_submit(b.engine, &batch.input), OT_E_INPUT, "0 trained tokens");
+    check_fails(ot_engine_submit(b.engine, &batch.input), OT_E_INPUT, "with 0 losses");
     close_bench(&b);
 }
 
