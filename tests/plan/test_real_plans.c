@@ -75,7 +75,7 @@ static void end_hunt(const struct hunt *h, const char *what) {
 
 static void no_forced_option_is_faster(void **state) {
     (void)state;
-    const uint64_t cases = tests_are_brief() ? 1 : is_slow() ? 200 : 6;
+    const uint64_t cases = tests_are_brief() ? 1 : is_slow() ? 200 : 4;
     const int options = is_slow() ? 5 : 3; /* of the options, drawn by the number of the case */
     struct hunt hunt = {0};
     for (uint64_t number = 0; number < cases; number++) {
@@ -101,7 +101,7 @@ static void no_forced_option_is_faster(void **state) {
 
 static void more_room_is_not_slower(void **state) {
     (void)state;
-    const uint64_t cases = tests_are_brief() ? 1 : is_slow() ? 200 : 6;
+    const uint64_t cases = tests_are_brief() ? 1 : is_slow() ? 200 : 4;
     struct hunt hunt = {0};
     for (uint64_t number = 1000; number < 1000 + cases; number++) {
         char line[REAL_CASE_BYTES];
@@ -123,7 +123,7 @@ static void more_room_is_not_slower(void **state) {
 
 static void a_refusal_stands_whatever_is_forced(void **state) {
     (void)state;
-    const uint64_t cases = tests_are_brief() ? 20 : is_slow() ? 400 : 60;
+    const uint64_t cases = tests_are_brief() ? 20 : is_slow() ? 400 : 40;
     int refused = 0, faults = 0;
     for (uint64_t number = 2000; number < 2000 + cases; number++) {
         char line[REAL_CASE_BYTES], name[REAL_CASE_NAME_BYTES];
