@@ -90,6 +90,10 @@ class Objectives(program.ProgramTest):
         words = ["--objective", "dpo", "--eval-data", self.pairs]
         whole = self.run_of("unkilled", *words, "--keep", "9", "--save-every", "2", rows=rows, steps=2)
         wanted = read_bytes(self.path("unkilled/reference.bin"))
+        with open(self.path("unkilled/log.jsonl")) as file:  # the rows of --eval-data have a reference too
+            first = next(event for event in map(json.loads, file) if event["event"] == "eval")
+        self.assertAlmostEqual(first["loss"], 0.6931472, 5)
+        self.assertLess(abs(first["reward_margin"]), 1e-4)
         process = subprocess.Popen([program.PROGRAM, *self.words("killed", *words, rows=rows, steps=2)], stderr=subprocess.PIPE)
         path, deadline = self.path("killed/reference.bin"), time.monotonic() + 60
         while time.monotonic() < deadline and not (os.path.exists(path) and os.path.getsize(path) > 100):

@@ -107,6 +107,11 @@ static void test_faults(void **state) {
     check_refused(f, "{\"prompt\": \"p\", \"completion\": \"c\"}", ":1: key 'chosen' is missing");
     check_refused(f, "{\"prompt\": \"p\", \"chosen\": \"c\"}", ":1: key 'rejected' is missing");
     check_refused(f, "{\"chosen\": \"a\", \"rejected\": \"b\"}", "begin differently");
+    check_refused(f,
+                  "{\"chosen\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
+                  "\"content\": \"a\"}], \"rejected\": [{\"role\": \"user\", \"content\": \"r\"}, {\"role\": "
+                  "\"assistant\", \"content\": \"a\"}]}",
+                  "begin differently");
     check_refused(f, "{\"chosen\": \"same\", \"rejected\": \"same\"}", "are equal");
     check_refused(f, "{\"chosen\": \"a\", \"rejected\": []}", "must both be texts or both be lists of turns");
     check_refused(f, "{\"prompt\": \"p\", \"chosen\": 1, \"rejected\": 2}",
