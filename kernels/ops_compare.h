@@ -141,6 +141,17 @@ ot_compare_loss(const struct ot_objective *o, const struct ot_comparison *c, con
     return out;
 }
 
+/* l: the log-probabilities of both answers, from the losses of the micro-batch's tokens. On the host. */
+static inline void ot_compare_answers(const struct ot_comparison *c, const float *token_loss, double l[2]) {
+    const int32_t ends[] = {c->begin, c->middle, c->end};
+    for (int a = 0; a < 2; a++) {
+        double sum = 0;
+        for (int32_t t = ends[a]; t < ends[a + 1]; t++)
+            sum += (double)token_loss[t];
+        l[a] = -sum;
+    }
+}
+
 /* KTO's z, from the log-probabilities [n][2] of the answers. */
 static OT_COMPARE_INLINE double ot_compare_shift(const struct ot_objective *o, const struct ot_comparison *c,
                                                  const double *l, int64_t n) {
@@ -175,7 +186,7 @@ static OT_COMPARE_INLINE void ot_compare_add(const struct ot_objective *o, const
     sums[OT_COMPARE_GOOD] += good;
 }
 
-/* What people read: mean rewards of chosen (good) and rejected (bad) answers, and the share of right
+/* Means for people: of the rewards of chosen (good) and of rejected (bad) answers, and the share of right
  * comparisons. */
 struct ot_compare_means {
     double chosen, rejected, right;

@@ -102,7 +102,8 @@ int ot_model_open_setup(const struct ot_model_config *config, enum ot_dtype dtyp
 /* The format of the optimizer's moments, and whether bf16 weights have fp32 masters; OT_STATE_F32 and
  * OT_MASTERS_F32 if they are not set. Before a plan is made. */
 void ot_model_set_state(struct ot_model *model, enum ot_state_format format, enum ot_masters masters);
-/* Whether rows are compared (offload/block.h, COMPARISONS); false if it is not set. Before a plan is made. */
+/* compares: rows are compared (offload/block.h, COMPARISONS); false if it is not set. Before a plan is made.
+ * */
 void ot_model_set_compares(struct ot_model *model, bool compares);
 void ot_model_close(struct ot_model *model);
 const struct ot_model_config *ot_model_get_config(const struct ot_model *model);

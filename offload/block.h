@@ -127,8 +127,7 @@ struct ot_batch_view { /* a micro-batch; all pointers are device memory */
     const int32_t *tokens, *targets, *position, *row_start; /* [n_tokens] each; see kernels/ops.h */
     float grad_scale;                                       /* 1 / trained tokens of the whole step */
     const float *loss_scale; /* fp16: one value that multiplies the gradients; else NULL */
-    const float
-        *weights; /* backward of the last block: [n_tokens], multiply the tokens' gradients; NULL: 1 */
+    const float *weights;    /* backward of the last block: [n_tokens], multiply gradients; NULL: 1 */
     /* For a chain with pairs. Tokens [0, n_inputs) are inputs, the others are targets. row_start is where the
      * token's own part of the row begins. [input_first[i], input_end[i]) are the inputs of the token's row,
      * for inputs and targets alike. Attention over the token's own part sees [row_start[i], key_end[i]): all

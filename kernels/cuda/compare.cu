@@ -2,9 +2,9 @@
  *
  * Two kernels. The first has a warp for each answer: it adds the losses of the answer's tokens. Lane l adds
  * tokens l, l + 32, ... in order, then the lanes are added by a tree; so the sums have another order than on
- * the cpu device. The second is one block. A thread computes whole comparisons and writes the weights of
- * their answers; the sums over comparisons are added by one thread, in order. A micro-batch has tens to
- * thousands of comparisons, and moves 8 bytes a token: microseconds beside the head's milliseconds.
+ * the cpu device. The second is one block. A warp writes the weights of a comparison's answers; one thread
+ * adds the sums over comparisons, in order. A micro-batch has tens to thousands of comparisons, and moves 8
+ * bytes a token: microseconds beside the head's milliseconds.
  */
 #include "kernels/cuda/kernel.cuh"
 

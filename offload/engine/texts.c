@@ -143,8 +143,8 @@ static int add_tokens(struct ot_engine *en, struct ot_engine_text *text, const i
     return rc;
 }
 
-/* One pass for the next piece of each of these texts that has one. done: tokens of each in earlier passes;
- * afterwards with those of this pass. */
+/* Makes one pass for the next piece of each of these texts that has one. done: tokens of each in earlier
+ * passes; afterwards with those of this pass. */
 static int append_pieces(struct ot_engine *en, const struct ot_text_tokens *appended, int n, int64_t *done,
                          float *logits) {
     float *results;

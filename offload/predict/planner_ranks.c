@@ -160,7 +160,7 @@ static int enter(struct contest *c, struct entrant *e) {
     double *step = &c->choice->step_seconds[e->shard.mode];
     double limit = limit_of(c, e);
     e->is_over = true;
-    /* one copy gains in the last phases, which a search with a limit may not reach */
+    /* a search with a limit may end before the last phases, in which plans with one copy gain */
     OT_TRY(search(c, e, e->shard.one_copy ? INFINITY : limit, &made));
     double seconds = made.prediction.step_seconds;
     *step = *step == 0 ? seconds : fmin(*step, seconds);

@@ -43,15 +43,8 @@ static void add_comparisons(const struct ot_objective *objective, const struct o
                             const struct room *room, struct share *out) {
     int64_t n = micro->n_comparisons;
     const struct ot_comparison *all = micro->comparisons;
-    for (int64_t i = 0; i < n; i++) {
-        const int32_t ends[] = {all[i].begin, all[i].middle, all[i].end};
-        for (int a = 0; a < 2; a++) {
-            double *sum = &room->answers[2 * i + a];
-            *sum = 0;
-            for (int32_t t = ends[a]; t < ends[a + 1]; t++)
-                *sum -= (double)room->losses[t];
-        }
-    }
+    for (int64_t i = 0; i < n; i++)
+        ot_compare_answers(&all[i], room->losses, room->answers + 2 * i);
     double shift = ot_compare_shift(objective, all, room->answers, n);
     for (int64_t i = 0; i < n; i++) {
         struct ot_comparison_loss loss = ot_compare_loss(objective, &all[i], room->answers + 2 * i, shift);

@@ -160,18 +160,14 @@ static int run_micro(const struct pass *p, int64_t micro, float *numbers) {
     const struct ot_micro_batch *mb = &batch.input.micro[0];
     OT_TRY(ot_engine_eval(p->session->engine, mb, p->losses));
     for (int64_t i = 0; i < mb->n_comparisons; i++) {
-        const struct ot_comparison *c = &mb->comparisons[i];
-        const int32_t ends[] = {c->begin, c->middle, c->end};
-        for (int a = 0; a < 2; a++) {
-            double sum = 0;
-            for (int32_t t = ends[a]; t < ends[a + 1]; t++)
-                sum += (double)p->losses[t];
-            numbers[2 * i + a] = (float)-sum;
-            if (!isfinite(sum))
-                return ot_fail(OT_E_NUMERIC,
-                               "the reference model gives an answer a log-probability that is not "
-                               "a finite number; use another --dtype");
-        }
+        double l[2];
+        ot_compare_answers(&mb->comparisons[i], p->losses, l);
+        if (!isfinite(l[0]) || !isfinite(l[1]))
+            return ot_fail(OT_E_NUMERIC,
+                           "the reference model gives an answer a log-probability that is not a "
+                           "finite number; use another --dtype");
+        numbers[2 * i] = (float)l[0];
+        numbers[2 * i + 1] = (float)l[1];
     }
     return 0;
 }
