@@ -3,7 +3,8 @@
  * A case is a function of tests/kernels/ops_fixture.h: it uploads inputs, runs ops and collects results. It
  * does not know its device. cuda_run runs the case twice on the cuda device, which must give the same bits
  * both times, and once on the cpu device. The emulated device runs blocks and threads in another order the
- * second time. The test then compares each result, by name:
+ * second time; it does so in every third case, and in all with OT_TEST_SLOW. The test then compares each
+ * result, by name:
  *
  *     struct cuda_pair p;
  *     cuda_run(&p, run_norm, &shape, OT_BF16, 0);

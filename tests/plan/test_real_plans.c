@@ -75,7 +75,7 @@ static void end_hunt(const struct hunt *h, const char *what) {
 
 static void no_forced_option_is_faster(void **state) {
     (void)state;
-    const uint64_t cases = tests_are_brief() ? 1 : is_slow() ? 200 : 4;
+    const uint64_t cases = tests_are_brief() ? 1 : is_slow() ? 200 : 2;
     const int options = is_slow() ? 5 : 3; /* of the options, drawn by the number of the case */
     struct hunt hunt = {0};
     for (uint64_t number = 0; number < cases; number++) {
@@ -101,7 +101,7 @@ static void no_forced_option_is_faster(void **state) {
 
 static void more_room_is_not_slower(void **state) {
     (void)state;
-    const uint64_t cases = tests_are_brief() ? 1 : is_slow() ? 200 : 4;
+    const uint64_t cases = tests_are_brief() ? 1 : is_slow() ? 200 : 2;
     struct hunt hunt = {0};
     for (uint64_t number = 1000; number < 1000 + cases; number++) {
         char line[REAL_CASE_BYTES];

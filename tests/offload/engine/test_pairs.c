@@ -35,12 +35,12 @@ static bool is_slow(void) {
 
 static void homes(void **state) {
     (void)state;
-    for (int variant = 0; variant < 4; variant++) {
+    for (int variant = 0; variant < 4; variant += is_slow() ? 3 : 1) {
         struct tiny_run run;
         struct tiny_result resident;
         open_run(&run, variant & 1, variant & 2 ? OT_BF16 : OT_F32);
         train_resident(&run, &resident);
-        for (int mix = 1; mix < 8; mix += tests_are_few() ? 3 : 1) {
+        for (int mix = 1; mix < 8; mix += is_slow() ? 6 : tests_are_few() ? 3 : 1) {
             tiny_plan(&run, mix & 1 ? OT_HOME_HOST : OT_HOME_GPU, mix & 2 ? OT_HOME_HOST : OT_HOME_GPU,
                       mix & 4 ? OT_HOME_HOST : OT_HOME_GPU, 1 + mix % 3);
             compare(&run, &resident, "homes");
@@ -55,7 +55,7 @@ static void random_plans(void **state) {
     (void)state;
     enum { VARIANTS = 4 };
     int plans = getenv("OT_TEST_PLANS") ? atoi(getenv("OT_TEST_PLANS")) : 40;
-    for (int variant = 0; variant < VARIANTS; variant++) {
+    for (int variant = 0; variant < VARIANTS; variant += is_slow() ? 3 : 1) {
         struct tiny_run run;
         struct tiny_result resident;
         open_run(&run, variant & 1, variant & 2 ? OT_BF16 : OT_F32);
