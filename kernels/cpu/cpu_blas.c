@@ -185,11 +185,28 @@ static struct {
 
 /* ---- choice of the libraries ---- */
 
+/* The kernels of OpenBLAS for the vector instructions of this CPU; NULL: OpenBLAS chooses. For a CPU that is
+ * younger than itself, OpenBLAS takes kernels without AVX: 13 instead of 105 GFLOP/s on a Xeon of 2023. */
+static const char *openblas_kernels(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return "SkylakeX";
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return "Haswell";
+#endif
+    return NULL;
+}
+
 /* OpenBLAS starts its threads before main, and this program never uses them. If no thread can be started,
  * OpenBLAS kills the process or keeps it from ending. If OpenBLAS is linked statically, this function runs
  * before its constructor. */
-__attribute__((constructor(101))) static void start_no_threads(void) {
+__attribute__((constructor(101))) static void configure_openblas(void) {
+    const char *kernels = openblas_kernels();
     setenv("OPENBLAS_NUM_THREADS", "1", 1);
+    if (kernels)
+        setenv("OPENBLAS_CORETYPE", kernels, 0);
 }
 
 /* True if the environment variable is not set or names this choice. */
