@@ -74,7 +74,7 @@ static int add_directory(struct ot_data_files *files, const char *given) {
         rc =
             ot_fail(OT_E_INPUT,
                     "%s: the directory has no file of rows (.jsonl, .json, .csv, .tsv, .txt, or one of these "
-                    "with .gz); give a file, or a pattern in quotes such as '%s/*/train*.jsonl'",
+                    "with .gz or .zst); give a file, or a pattern in quotes such as '%s/*/train*.jsonl'",
                     given, given);
     return rc;
 }
@@ -107,6 +107,17 @@ int ot_data_files_open(const char *given, struct ot_data_files *files) {
         OT_TRY(add(files, strdup(given), given));
     qsort(files->paths + first, files->n - first, sizeof *files->paths, by_bytes);
     return 0;
+}
+
+int64_t ot_data_files_bytes(const struct ot_data_files *files) {
+    int64_t total = 0;
+    struct stat info;
+    for (size_t i = 0; i < files->n; i++) {
+        if (stat(files->paths[i], &info) < 0 || !S_ISREG(info.st_mode))
+            return 0;
+        total += (int64_t)info.st_size;
+    }
+    return total;
 }
 
 void ot_data_files_close(struct ot_data_files *files) {

@@ -4,6 +4,7 @@
 #define OT_DATA_DATA_FILES_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct ot_data_files { /* set to zero before the first use */
     char **paths;      /* in the order of their bytes, so that it is the same on every machine */
@@ -11,10 +12,12 @@ struct ot_data_files { /* set to zero before the first use */
 };
 
 /* Appends the files of `given`. Of a directory: its own files (not those of directories in it, and no
- * hidden ones) whose names end as rows do: .jsonl, .json, .csv, .tsv or .txt, and each of these with .gz. A
- * path that exists is no pattern. Errors: OT_E_INPUT (nothing matches), OT_E_IO, OT_E_BUDGET. Close it also
- * after an error. */
+ * hidden ones) whose names end as rows do: .jsonl, .json, .csv, .tsv or .txt, and each of these with .gz or
+ * .zst. A path that exists is no pattern. Errors: OT_E_INPUT (nothing matches), OT_E_IO, OT_E_BUDGET. Close
+ * it also after an error. */
 int ot_data_files_open(const char *given, struct ot_data_files *files);
 void ot_data_files_close(struct ot_data_files *files);
+int64_t
+ot_data_files_bytes(const struct ot_data_files *files); /* of all files together; 0: unknown, a pipe */
 
 #endif

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <zlib.h>
 
 #include "src/base/error.h"
@@ -14,6 +13,7 @@
 #include "src/data/data_files.h"
 #include "src/data/pipeline.h"
 #include "src/data/preference.h"
+#include "src/data/row_set.h"
 #include "src/data/source.h"
 
 /* Rows are read in batches, tokenized in parallel, and appended in order. A batch is large enough to keep the
@@ -56,6 +56,7 @@ struct item {
     uint32_t *tokens; /* owned by the dataset once appended; NULL: none */
     size_t n_tokens, piece_tokens, second;
     bool good;
+    struct ot_row_hash hash; /* with config->dedup */
     bool truncated, straddles, left_out;
     int untrainable_turns;
     size_t whole_tokens; /* before truncation */
@@ -75,7 +76,9 @@ struct loader {
     size_t file;                       /* the present one, of dataset->files */
     int64_t bytes_before, bytes_total; /* of all files; bytes_total 0: unknown */
     struct ot_dataset *dataset;
-    char *text; /* the rows of the batch, one after the other */
+    int64_t kept_before;    /* rows of the sources before the present one */
+    struct ot_row_set seen; /* with config->dedup */
+    char *text;             /* the rows of the batch, one after the other */
     size_t text_bytes, text_capacity;
     struct item *items;
     int64_t n_items;
@@ -89,11 +92,19 @@ static int no_memory(const struct loader *l) {
                    (long long)l->dataset->stats.rows);
 }
 
-/* Returns 1 if it has read rows, 0 at the end of the file. */
+/* The most rows that the present source may still give. */
+static int64_t rows_left(const struct loader *l) {
+    int64_t most = l->config->max_rows;
+    return most > 0 ? most - (l->dataset->stats.kept - l->kept_before) : INT64_MAX;
+}
+
+/* Returns 1 if it has read rows, 0 at the end of the file or of --max-rows. A batch has no more rows than the
+ * source may give, so a row behind the last one that counts is never read. */
 static int read_batch(struct loader *l) {
+    int64_t most = ot_min(rows_left(l), BATCH_ROWS);
     l->n_items = 0;
     l->text_bytes = 0;
-    while (l->n_items < BATCH_ROWS && l->text_bytes < BATCH_BYTES) {
+    while (l->n_items < most && l->text_bytes < BATCH_BYTES) {
         const char *text;
         struct item item = {0};
         int rc = ot_source_next(l->source, &text, &item.bytes, &item.line);
@@ -131,7 +142,7 @@ static int detect_kind(struct loader *l) {
     return 0;
 }
 
-static void keep_tokens(struct ot_sample *sample, struct item *item) {
+static void keep_tokens(const struct loader *l, struct ot_sample *sample, struct item *item) {
     item->n_tokens = sample->n_tokens;
     item->piece_tokens = sample->piece_tokens;
     item->truncated = sample->truncated;
@@ -139,6 +150,8 @@ static void keep_tokens(struct ot_sample *sample, struct item *item) {
     item->straddles = sample->straddles;
     item->first_special = sample->first_special;
     item->tokens = ot_sample_take_tokens(sample);
+    if (l->config->dedup)
+        item->hash = ot_row_hash(item->tokens, item->n_tokens, item->second, item->good);
 }
 
 static int make_row(const struct loader *l, struct worker *w, struct item *item) {
@@ -150,7 +163,7 @@ static int make_row(const struct loader *l, struct worker *w, struct item *item)
         OT_TRY(ot_sample_append(&w->scratch.sample, &w->scratch.rejected, l->config->path));
     }
     if (item->outcome == ROW_KEPT)
-        keep_tokens(&w->scratch.sample, item);
+        keep_tokens(l, &w->scratch.sample, item);
     item->untrainable_turns = w->scratch.rendered.untrainable_turns;
     item->left_out = w->scratch.rendered.left_out;
     return 0;
@@ -257,6 +270,16 @@ static int append_kept(struct loader *l, struct item *item) {
     return 0;
 }
 
+static int append_row(struct loader *l, struct item *item) {
+    int is_new = l->config->dedup ? ot_row_set_add(&l->seen, &item->hash) : 1;
+    if (is_new != 0)
+        return is_new < 0 ? no_memory(l) : append_kept(l, item);
+    l->dataset->stats.duplicates++;
+    free(item->tokens);
+    item->tokens = NULL;
+    return 0;
+}
+
 static int append_batch(struct loader *l) {
     struct ot_data_stats *stats = &l->dataset->stats;
     for (int64_t i = 0; i < l->n_items; i++) {
@@ -267,7 +290,7 @@ static int append_batch(struct loader *l) {
         if (item->outcome == ROW_UNTRAINED)
             stats->untrained++;
         if (item->outcome == ROW_KEPT)
-            OT_TRY(append_kept(l, item));
+            OT_TRY(append_row(l, item));
     }
     return 0;
 }
@@ -312,9 +335,10 @@ static int load_file(struct loader *l) {
     struct ot_dataset_config config = *l->config;
     config.path = l->dataset->files.paths[l->file];
     OT_TRY(ot_pipeline_open(&l->pipeline, &config));
-    OT_TRY(ot_source_open(config.path, &l->source));
+    OT_TRY(ot_source_open(config.path, config.text_by, &l->source));
     OT_TRY(load_batches(l));
     note_kind(l);
+    l->dataset->stats.texts += ot_source_is_text(l->source);
     l->bytes_before += ot_source_bytes_total(l->source);
     return 0;
 }
@@ -394,24 +418,13 @@ static int add_other_answers(struct loader *l) {
     return rc;
 }
 
-static int64_t total_bytes(const struct ot_data_files *files) {
-    int64_t total = 0;
-    struct stat info;
-    for (size_t i = 0; i < files->n; i++) {
-        if (stat(files->paths[i], &info) < 0 || !S_ISREG(info.st_mode))
-            return 0;
-        total += (int64_t)info.st_size;
-    }
-    return total;
-}
-
 static int open_loader(struct loader *l) {
     l->n_workers = ot_pool_threads(l->config->pool);
     l->items = calloc(BATCH_ROWS, sizeof *l->items);
     l->workers = calloc((size_t)l->n_workers, sizeof *l->workers);
     if (!l->items || !l->workers)
         return no_memory(l);
-    l->bytes_total = total_bytes(&l->dataset->files);
+    l->bytes_total = ot_data_files_bytes(&l->dataset->files);
     return 0;
 }
 
@@ -421,6 +434,7 @@ static void close_loader(struct loader *l) {
     for (int64_t i = 0; i < l->n_items; i++) /* items left by a batch that failed */
         free(l->items[i].tokens);
     close_file(l);
+    ot_row_set_free(&l->seen);
     free(l->workers);
     free(l->items);
     free(l->text);
@@ -454,10 +468,14 @@ int ot_dataset_open_sources(const struct ot_dataset_config *config, const char *
     OT_TRY_GOTO(find_files(d, paths, n), rc, out);
     OT_TRY_GOTO(open_loader(&l), rc, out);
     for (int source = 0; l.file < d->files.n; l.file++) {
-        for (; source < n && d->sources[source].first_file == l.file; source++)
+        for (; source < n && d->sources[source].first_file == l.file; source++) {
             d->sources[source].first_row = (int64_t)d->n_rows;
-        OT_TRY_GOTO(load_file(&l), rc, out);
+            l.kept_before = d->stats.kept;
+        }
+        if (rows_left(&l) > 0)
+            OT_TRY_GOTO(load_file(&l), rc, out);
         close_file(&l);
+        d->stats.reached_max = d->stats.reached_max || rows_left(&l) == 0;
     }
     OT_TRY_GOTO(check_any(&l), rc, out);
     if (config->objective == OT_OBJECTIVE_KTO)

@@ -122,7 +122,7 @@ int ot_dataset_show_sample(const struct ot_dataset_config *given, int64_t index,
     OT_TRY_GOTO(ot_data_files_open(given->path, &files), rc, out);
     config.path = files.paths[0];
     OT_TRY_GOTO(ot_pipeline_open(&pipeline, &config), rc, out);
-    OT_TRY_GOTO(ot_source_open(config.path, &source), rc, out);
+    OT_TRY_GOTO(ot_source_open(config.path, config.text_by, &source), rc, out);
     OT_TRY_GOTO(find_row(&pipeline, source, &config, index, &scratch, &line), rc, out);
     put_sample(&page, &pipeline, &scratch, line, ansi);
     if (page.failed) {

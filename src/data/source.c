@@ -14,122 +14,7 @@
 
 enum { BUFFER_BYTES = 1 << 18, SMALL_BUFFER_BYTES = 1 << 12 };
 
-/* ---- bytes ---- */
-
-static int inflate_failed(const struct ot_source *s, int code) {
-    if (code == Z_MEM_ERROR)
-        return ot_fail(OT_E_BUDGET, "%s: no memory to unpack the file", s->path);
-    if (code == Z_BUF_ERROR)
-        return ot_fail(
-            OT_E_INPUT,
-            "%s: the gzip stream ends too early, after line %lld: the file is truncated; copy it again",
-            s->path, (long long)s->line);
-    return ot_fail(OT_E_INPUT, "%s: the gzip stream is damaged after line %lld (%s); copy the file again",
-                   s->path, (long long)s->line, s->gzip.msg ? s->gzip.msg : "no reason given");
-}
-
-/* Reads some bytes of the file. Returns their number, 0 at its end. */
-static int64_t read_some(struct ot_source *s, unsigned char *to, size_t room) {
-    for (;;) {
-        ssize_t n = read(s->fd, to, room);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return ot_fail_errno(OT_E_IO, errno, "%s: cannot read the data", s->path);
-        s->bytes_read += n;
-        return n;
-    }
-}
-
-/* Called between two gzip members. Returns 1 if another member begins, 0 at the end of the file. Zeros at the
- * end are padding. Anything else is a member, even if a damaged one. */
-static int begin_member(struct ot_source *s) {
-    for (;;) {
-        for (; s->gzip.avail_in > 0 && *s->gzip.next_in == 0; s->gzip.avail_in--)
-            s->gzip.next_in++;
-        if (s->gzip.avail_in > 0)
-            break;
-        int64_t n = read_some(s, s->packed, s->buffer_bytes);
-        if (n <= 0)
-            return (int)n;
-        s->gzip.next_in = s->packed;
-        s->gzip.avail_in = (unsigned)n;
-    }
-    s->in_member = true;
-    return inflateReset(&s->gzip) == Z_OK ? 1 : inflate_failed(s, Z_STREAM_ERROR);
-}
-
-/* Unpacks until the buffer is full or the compressed bytes at hand are used. */
-static int64_t unpack_some(struct ot_source *s) {
-    s->gzip.next_out = s->buffer;
-    s->gzip.avail_out = s->buffer_bytes;
-    while (s->gzip.avail_out == s->buffer_bytes) {
-        int64_t rc = s->in_member ? 1 : begin_member(s);
-        if (rc <= 0)
-            return rc;
-        if (s->gzip.avail_in == 0) {
-            rc = read_some(s, s->packed, s->buffer_bytes);
-            if (rc <= 0)
-                return rc < 0 ? rc : inflate_failed(s, Z_BUF_ERROR);
-            s->gzip.next_in = s->packed;
-            s->gzip.avail_in = (unsigned)rc;
-        }
-        int code = inflate(&s->gzip, Z_NO_FLUSH);
-        if (code != Z_OK && code != Z_STREAM_END)
-            return inflate_failed(s, code == Z_BUF_ERROR ? Z_DATA_ERROR : code);
-        s->in_member = code == Z_OK;
-    }
-    return s->buffer_bytes - s->gzip.avail_out;
-}
-
-/* Fills the empty buffer. Returns 1, or 0 at the end of the file. */
-static int fill_buffer(struct ot_source *s) {
-    int64_t n = s->packed ? unpack_some(s) : read_some(s, s->buffer, s->buffer_bytes);
-    if (n < 0)
-        return (int)n;
-    s->begin = 0;
-    s->end = (size_t)n;
-    return n > 0;
-}
-
-/* Fills the buffer for the first time. A file that begins like gzip is unpacked. */
-static int begin_file(struct ot_source *s) {
-    size_t have = 0;
-    while (have < 2) { /* a pipe may return a single byte */
-        int64_t n = read_some(s, s->buffer + have, s->buffer_bytes - have);
-        if (n < 0)
-            return (int)n;
-        if (n == 0)
-            break;
-        have += (size_t)n;
-    }
-    s->end = have;
-    if (have < 2 || s->buffer[0] != 0x1f || s->buffer[1] != 0x8b)
-        return 0;
-    unsigned char *unpacked = malloc(s->buffer_bytes);
-    if (!unpacked || inflateInit2(&s->gzip, 15 + 16) != Z_OK) { /* 16: accept gzip only */
-        free(unpacked);
-        return inflate_failed(s, Z_MEM_ERROR);
-    }
-    s->packed = s->buffer;
-    s->buffer = unpacked;
-    s->gzip.next_in = s->packed;
-    s->gzip.avail_in = (unsigned)have;
-    s->in_member = true;
-    int rc = fill_buffer(s);
-    return rc < 0 ? rc : 0;
-}
-
-int ot_source_peek(struct ot_source *s, int *byte) {
-    *byte = -1;
-    if (s->begin == s->end) {
-        int rc = fill_buffer(s);
-        if (rc <= 0)
-            return rc;
-    }
-    *byte = s->buffer[s->begin];
-    return 0;
-}
+/* ---- the row ---- */
 
 int ot_source_append(struct ot_source *s, int64_t line, const void *bytes, size_t n) {
     if (n > OT_SOURCE_MAX_ROW_BYTES - s->row_bytes)
@@ -158,12 +43,13 @@ static int refuse_other_magic(const struct ot_source *s) {
         {"\xff\xff\xff\xff", "an Arrow stream",
          "export it as JSON lines (datasets: to_json(\"rows.jsonl\"))"},
         {"GGUF", "a GGUF model", "--data needs rows, and models of this format are not supported either"},
-        {"\x28\xb5\x2f\xfd", "a zstd file", "unpack it, or use gzip"},
-        {"PK\x03\x04", "a zip file", "unpack it, or use gzip"},
-        {"BZh", "a bzip2 file", "unpack it, or use gzip"},
+        {"\x28\xb5\x2f\xfd", "a zstd file inside a gzip file", "unpack it once"},
+        {"\x1f\x8b", "a gzip file inside a zstd file", "unpack it once"},
+        {"PK\x03\x04", "a zip file", "unpack it, or use gzip or zstd"},
+        {"BZh", "a bzip2 file", "unpack it, or use gzip or zstd"},
         {"\xfd"
          "7zXZ",
-         "an xz file", "unpack it, or use gzip"},
+         "an xz file", "unpack it, or use gzip or zstd"},
         {"MMIDIDX", "Megatron's index of tokens",
          "tokens of other programs are not supported; give the text"},
         {"SQLite format 3", "an SQLite database", "export its rows as JSON lines"},
@@ -280,7 +166,7 @@ static int open_file(struct ot_source *s) {
 /* Examines the beginning of the file: other kinds of files, a byte order mark, an array or lines. */
 static int detect_layout(struct ot_source *s) {
     int byte;
-    OT_TRY(begin_file(s));
+    OT_TRY(ot_source_bytes_begin(s));
     OT_TRY(refuse_other_magic(s));
     if (s->end >= 3 && memcmp(s->buffer, "\xef\xbb\xbf", 3) == 0)
         s->begin = 3;
@@ -293,7 +179,7 @@ static int detect_layout(struct ot_source *s) {
     return byte == '[' || byte == '{' ? 0 : detect_text(s);
 }
 
-int ot_source_open(const char *path, struct ot_source **out) {
+int ot_source_open(const char *path, enum ot_text_by text_by, struct ot_source **out) {
     *out = NULL;
     struct ot_source *s = calloc(1, sizeof *s);
     int rc = 0;
@@ -304,6 +190,7 @@ int ot_source_open(const char *path, struct ot_source **out) {
         goto out;
     }
     s->line = 1;
+    s->text_by = text_by;
     OT_TRY_GOTO(open_file(s), rc, out);
     OT_TRY_GOTO(detect_layout(s), rc, out);
     *out = s;
@@ -316,14 +203,11 @@ out:
 void ot_source_close(struct ot_source *s) {
     if (!s)
         return;
-    if (s->packed)
-        inflateEnd(&s->gzip);
+    ot_source_bytes_end(s);
     ot_source_table_end(s);
     if (s->fd >= 0)
         close(s->fd);
-    free(s->packed);
     free(s->row);
-    free(s->buffer);
     free(s->path);
     free(s);
 }
@@ -439,14 +323,11 @@ int ot_source_next(struct ot_source *s, const char **text, size_t *bytes, int64_
             return rc;
         *line = s->line;
         OT_TRY(take_object(s));
-    } else if (s->layout == LAYOUT_TABLE) {
-        int rc = ot_source_take_record(s, line);
+    } else if (s->layout == LAYOUT_TABLE || s->layout == LAYOUT_TEXT) {
+        bool is_table = s->layout == LAYOUT_TABLE;
+        int rc = is_table ? ot_source_take_record(s, line) : ot_source_take_text(s, line);
         if (rc <= 0)
             return rc;
-    } else if (s->layout == LAYOUT_TEXT) {
-        *line = s->line;
-        s->ended = true;
-        OT_TRY(ot_source_take_text(s));
     } else {
         int byte;
         OT_TRY(skip_space(s, &byte)); /* also skips empty lines */
@@ -462,8 +343,8 @@ int ot_source_next(struct ot_source *s, const char **text, size_t *bytes, int64_
     return 1;
 }
 
-int64_t ot_source_bytes_read(const struct ot_source *s) {
-    return s->bytes_read - (s->packed ? (int64_t)s->gzip.avail_in : 0);
+bool ot_source_is_text(const struct ot_source *s) {
+    return s->layout == LAYOUT_TEXT;
 }
 
 int64_t ot_source_bytes_total(const struct ot_source *s) {

@@ -45,8 +45,12 @@ static bool ends_with(const char *text, size_t bytes, const char *ending) {
 
 bool ot_source_is_named(const char *name, const char *ending) {
     size_t bytes = strlen(name);
-    if (ends_with(name, bytes, "gz"))
-        bytes -= strlen(".gz");
+    static const char *const packed[] = {"gz", "zst"};
+    for (size_t i = 0; i < sizeof packed / sizeof *packed; i++)
+        if (ends_with(name, bytes, packed[i])) {
+            bytes -= strlen(packed[i]) + 1;
+            break;
+        }
     return ends_with(name, bytes, ending);
 }
 
@@ -82,15 +86,23 @@ static int append_string(struct ot_source *s, int64_t line, const char *bytes, s
 
 enum field_end { END_SEPARATOR, END_RECORD, END_FILE };
 
-static int put_byte(struct ot_source *s, int64_t line, int byte) {
-    if (s->field_bytes == OT_SOURCE_MAX_ROW_BYTES)
-        return ot_fail(OT_E_INPUT, "%s:%lld: a field of more than %zu MB; is a closing quote missing?",
-                       s->path, (long long)line, OT_SOURCE_MAX_ROW_BYTES >> 20);
-    int rc = ot_grow(&s->field, &s->field_capacity, s->field_bytes + 1, 1, "bytes of a field");
+static int put_bytes(struct ot_source *s, int64_t line, const void *bytes, size_t n) {
+    bool is_text = s->layout == LAYOUT_TEXT;
+    if (n > OT_SOURCE_MAX_ROW_BYTES - s->field_bytes)
+        return ot_fail(OT_E_INPUT, "%s:%lld: a %s of more than %zu MB; %s", s->path, (long long)line,
+                       is_text ? "line" : "field", OT_SOURCE_MAX_ROW_BYTES >> 20,
+                       is_text ? "put line ends into the text" : "is a closing quote missing?");
+    int rc = ot_grow(&s->field, &s->field_capacity, s->field_bytes + n, 1, "bytes of a field");
     if (rc < 0)
         return ot_fail_context(rc, "%s:%lld", s->path, (long long)line);
-    s->field[s->field_bytes++] = (char)byte;
+    memcpy(s->field + s->field_bytes, bytes, n);
+    s->field_bytes += n;
     return 0;
+}
+
+static int put_byte(struct ot_source *s, int64_t line, int byte) {
+    const char c = (char)byte;
+    return put_bytes(s, line, &c, 1);
 }
 
 /* Consumes a byte that was peeked. */
@@ -229,15 +241,78 @@ int ot_source_take_record(struct ot_source *s, int64_t *line) {
 
 /* ---- text ---- */
 
-int ot_source_take_text(struct ot_source *s) {
+/* Appends the rest of the file. */
+static int take_document(struct ot_source *s) {
     int64_t line = s->line;
-    OT_TRY(append_text(s, line, "{\"text\":\""));
     for (int byte;;) {
         OT_TRY(ot_source_peek(s, &byte));
         if (byte < 0)
-            break;
+            return 0;
         OT_TRY(append_escaped(s, line, (const char *)s->buffer + s->begin, s->end - s->begin));
         s->begin = s->end;
     }
-    return append_text(s, line, "\"}");
+}
+
+/* Reads a line into s->field, without its end. Returns 1, or 0 at the end of the file. */
+static int take_line(struct ot_source *s) {
+    int64_t line = s->line;
+    int byte;
+    s->field_bytes = 0;
+    OT_TRY(ot_source_peek(s, &byte));
+    if (byte < 0)
+        return 0;
+    while (byte >= 0 && byte != '\n') {
+        const unsigned char *start = s->buffer + s->begin;
+        const unsigned char *end = memchr(start, '\n', s->end - s->begin);
+        size_t n = end ? (size_t)(end - start) : s->end - s->begin;
+        OT_TRY(put_bytes(s, line, start, n));
+        s->begin += n;
+        OT_TRY(ot_source_peek(s, &byte));
+    }
+    if (byte >= 0)
+        step(s, byte);
+    if (s->field_bytes > 0 && s->field[s->field_bytes - 1] == '\r')
+        s->field_bytes--;
+    return 1;
+}
+
+static bool is_blank(const struct ot_source *s) {
+    for (size_t i = 0; i < s->field_bytes; i++)
+        if (!strchr(" \t\r\f\v", s->field[i]) || !s->field[i])
+            return false;
+    return true;
+}
+
+/* Appends the next line that is not blank, and of a paragraph also those behind it. Returns 0 if there is
+ * none. */
+static int take_lines(struct ot_source *s, int64_t *line) {
+    int rc;
+    do {
+        *line = s->line;
+        rc = take_line(s);
+    } while (rc == 1 && is_blank(s));
+    if (rc <= 0)
+        return rc;
+    for (;;) {
+        OT_TRY(append_escaped(s, *line, s->field, s->field_bytes));
+        rc = s->text_by == OT_TEXT_BY_PARAGRAPH ? take_line(s) : 0;
+        if (rc <= 0 || is_blank(s))
+            return rc < 0 ? rc : 1;
+        OT_TRY(append_escaped(s, *line, "\n", 1));
+    }
+}
+
+int ot_source_take_text(struct ot_source *s, int64_t *line) {
+    int rc = 1;
+    OT_TRY(append_text(s, s->line, "{\"text\":\""));
+    if (s->text_by != OT_TEXT_BY_DOCUMENT) {
+        rc = take_lines(s, line);
+    } else {
+        *line = s->line;
+        s->ended = true;
+        OT_TRY(take_document(s));
+    }
+    if (rc > 0)
+        OT_TRY(append_text(s, *line, "\"}"));
+    return rc;
 }

@@ -36,7 +36,7 @@ static int read_answers(struct data_fixture *f, const char *name, char answers[]
     int64_t line;
     int n = 0;
     point_at(f, name);
-    check_ok(ot_source_open(f->path, &source));
+    check_ok(ot_source_open(f->path, OT_TEXT_BY_DOCUMENT, &source));
     while (ot_source_next(source, &text, &bytes, &line) == 1) {
         struct ot_json *row;
         check_ok(ot_json_parse(text, bytes, name, &row));

@@ -73,7 +73,7 @@ static void test_sql_rows(void **state) {
     struct ot_source *source;
     size_t bytes;
     int64_t line;
-    check_ok(ot_source_open(path, &source));
+    check_ok(ot_source_open(path, OT_TEXT_BY_DOCUMENT, &source));
     for (int64_t i = 0; i < ot_dataset_rows(d); i++) {
         struct ot_json *json;
         assert_int_equal(ot_source_next(source, &text, &bytes, &line), 1);

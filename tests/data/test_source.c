@@ -4,6 +4,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <zlib.h>
+#ifdef OT_TEST_ZSTD
+#include <zstd.h>
+#endif
 
 #include "src/data/data_files.h"
 #include "src/data/source.h"
@@ -11,6 +14,7 @@
 
 static char *folder;
 static char path[512];
+static enum ot_text_by text_by;
 
 static int open_folder(void **state) {
     (void)state;
@@ -37,6 +41,30 @@ static void put_gz(const char *name, const char *text, size_t n) {
     assert_int_equal(gzclose(file), Z_OK);
 }
 
+#ifdef OT_TEST_ZSTD
+enum { PACKED_BYTES = 1 << 17 };
+static unsigned char packed_zst[PACKED_BYTES]; /* what zst_frame wrote last */
+
+/* Appends a frame with a checksum behind `at`. Returns its end. window_log 0: 2 MB. */
+static size_t zst_frame(size_t at, const char *text, size_t n, int window_log) {
+    ZSTD_CCtx *context = ZSTD_createCCtx();
+    ZSTD_inBuffer in = {text, n, 0};
+    ZSTD_outBuffer out = {packed_zst, PACKED_BYTES, at};
+    assert_non_null(context);
+    assert_false(ZSTD_isError(ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1)));
+    assert_false(ZSTD_isError(ZSTD_CCtx_setParameter(context, ZSTD_c_windowLog, window_log)));
+    while (in.pos < in.size)
+        assert_false(ZSTD_isError(ZSTD_compressStream2(context, &out, &in, ZSTD_e_continue)));
+    assert_int_equal(ZSTD_compressStream2(context, &out, &in, ZSTD_e_end), 0);
+    ZSTD_freeCCtx(context);
+    return out.pos;
+}
+
+static void put_zst(const char *name, const char *text, size_t n) {
+    put(name, packed_zst, zst_frame(0, text, n, 0));
+}
+#endif
+
 /* Reads all rows into one text: "LINE:ROW|" for each. Returns the code with which reading ended. */
 static int read_all(char *out, size_t capacity) {
     struct ot_source *source;
@@ -44,7 +72,7 @@ static int read_all(char *out, size_t capacity) {
     size_t bytes, at = 0;
     int64_t line;
     out[0] = '\0';
-    int rc = ot_source_open(path, &source);
+    int rc = ot_source_open(path, text_by, &source);
     if (rc < 0)
         return rc;
     while ((rc = ot_source_next(source, &text, &bytes, &line)) == 1)
@@ -61,6 +89,11 @@ static void check_rows(const char *file, const char *want) {
     put_gz("a.gz", file, strlen(file));
     check_ok(read_all(got, sizeof got));
     assert_string_equal(got, want);
+#ifdef OT_TEST_ZSTD
+    put_zst("a.zst", file, strlen(file));
+    check_ok(read_all(got, sizeof got));
+    assert_string_equal(got, want);
+#endif
 }
 
 static void check_refused(const char *file, const char *words) {
@@ -100,7 +133,6 @@ static void test_other_files(void **state) {
     check_refused("\xef\xbb\xbf \r\n", "the file is empty");
     check_refused("\xff\xfe{", "UTF-16");
     check_refused("PAR1...", "Parquet");
-    check_refused("\x28\xb5\x2f\xfd...", "zstd");
     check_refused("GGUF\3\0\0\0", "a GGUF model");
     check_refused("- question: a\n  answer: b\n", "this is YAML");
     check_refused("---\nlr: 1\n", "this is YAML");
@@ -171,6 +203,67 @@ static void test_named_kinds(void **state) {
     char got[64];
     check_ok(read_all(got, sizeof got));
     assert_string_equal(got, "1:{\"text\":\"one, two\"}|");
+    put_gz("twice.gz", "\x28\xb5\x2f\xfd", 4);
+    check_fails(read_all(got, sizeof got), OT_E_INPUT, "this is a zstd file inside a gzip file");
+}
+
+/* A text as paragraphs and as lines; other files have no texts. */
+static void test_texts(void **state) {
+    static const char text[] = "\n one\ntwo \n \t\r\n\nthree\\\r\n\r\nfour\r\n\"five\"";
+    (void)state;
+    text_by = OT_TEXT_BY_PARAGRAPH;
+    check_named("a.txt", text,
+                "2:{\"text\":\"one\\u000atwo \"}|6:{\"text\":\"three\\u005c\"}|"
+                "8:{\"text\":\"four\\u000a\\u0022five\\u0022\"}|");
+    check_named("a.txt", "one\n\n\n  two\n   three\n\n \n",
+                "1:{\"text\":\"one\"}|4:{\"text\":\"  two\\u000a   three\"}|");
+    check_named("a.txt", "one\r", "1:{\"text\":\"one\"}|");
+    check_named("a.jsonl", "{\"a\":1}\n\n{\"b\":2}\n", "1:{\"a\":1}|3:{\"b\":2}|");
+    check_named("a.csv", "a\nx\n\ny\n", "2:{\"a\":\"x\"}|4:{\"a\":\"y\"}|");
+    text_by = OT_TEXT_BY_LINE;
+    check_named("a.txt", text,
+                "2:{\"text\":\"one\"}|3:{\"text\":\"two \"}|6:{\"text\":\"three\\u005c\"}|"
+                "8:{\"text\":\"four\"}|9:{\"text\":\"\\u0022five\\u0022\"}|");
+    char late[5000], got[6000];
+    memset(late, 'a', sizeof late);
+    memcpy(late + sizeof late - 5, "\n\0\n.\n", 5); /* only white space is blank */
+    put("nul.txt", late, sizeof late);
+    check_ok(read_all(got, sizeof got));
+    assert_string_equal(strchr(got, '|'), "|2:{\"text\":\"\\u0000\"}|3:{\"text\":\".\"}|");
+    text_by = OT_TEXT_BY_DOCUMENT;
+}
+
+/* Lines and paragraphs around the size of the buffer: its borders do not show. */
+static void test_long_lines(void **state) {
+    static const size_t sizes[] = {4095, 4096, 262143, 262144, 262145, 700000};
+    enum { N = sizeof sizes / sizeof *sizes };
+    (void)state;
+    snprintf(path, sizeof path, "%s/long.txt", folder);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    for (int i = 0; i < N; i++) {
+        for (size_t k = 0; k < sizes[i]; k++)
+            fputc('a' + i, file);
+        fputs("\n\n", file);
+    }
+    fclose(file);
+    for (text_by = OT_TEXT_BY_PARAGRAPH; text_by <= OT_TEXT_BY_LINE; text_by++) {
+        struct ot_source *source;
+        const char *row;
+        size_t bytes;
+        int64_t line;
+        check_ok(ot_source_open(path, text_by, &source));
+        assert_true(ot_source_is_text(source));
+        for (int i = 0; i < N; i++) {
+            assert_int_equal(ot_source_next(source, &row, &bytes, &line), 1);
+            assert_int_equal(bytes, sizes[i] + strlen("{\"text\":\"\"}"));
+            assert_int_equal(line, 2 * i + 1);
+            assert_memory_equal(row + bytes - 4, ((char[]){(char)('a' + i), (char)('a' + i), '"', '}'}), 4);
+        }
+        assert_int_equal(ot_source_next(source, &row, &bytes, &line), 0);
+        ot_source_close(source);
+    }
+    text_by = OT_TEXT_BY_DOCUMENT;
 }
 
 static void check_files(const char *given, const char *want) {
@@ -195,8 +288,9 @@ static void check_no_files(const char *given, const char *words) {
 }
 
 static void test_files_of_a_directory(void **state) {
-    static const char *const names[] = {"d/b.jsonl", "d/a.csv.gz", "d/.hidden.jsonl", "d/readme.md",
-                                        "d/B.json",  "d/.txt",     "d/[x].jsonl",     "d/C.CSV"};
+    static const char *const names[] = {"d/b.jsonl",       "d/a.csv.gz",  "d/t.txt.zst",
+                                        "d/.hidden.jsonl", "d/readme.md", "d/B.json",
+                                        "d/.txt",          "d/[x].jsonl", "d/C.CSV"};
     char at[300];
     (void)state;
     snprintf(at, sizeof at, "%s/d", folder);
@@ -206,8 +300,8 @@ static void test_files_of_a_directory(void **state) {
     check_no_files("/d", "/d: the directory has no file of rows (.jsonl");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         put(names[i], "{}", 2);
-    check_files("/d", "d/B.json|d/C.CSV|d/[x].jsonl|d/a.csv.gz|d/b.jsonl|");
-    check_files("/d/", "d/B.json|d/C.CSV|d/[x].jsonl|d/a.csv.gz|d/b.jsonl|");
+    check_files("/d", "d/B.json|d/C.CSV|d/[x].jsonl|d/a.csv.gz|d/b.jsonl|d/t.txt.zst|");
+    check_files("/d/", "d/B.json|d/C.CSV|d/[x].jsonl|d/a.csv.gz|d/b.jsonl|d/t.txt.zst|");
     check_files("/d/*.json*", "d/B.json|d/[x].jsonl|d/b.jsonl|d/sub.jsonl|");
     check_files("/d/[ab].*", "d/a.csv.gz|d/b.jsonl|");
     check_files("/d/[x].jsonl", "d/[x].jsonl|"); /* exists, so it is no pattern */
@@ -298,6 +392,116 @@ static void test_damaged_gzip(void **state) {
     assert_null(strstr(ot_error_text(), "<fd"));
 }
 
+#ifdef OT_TEST_ZSTD
+/* Several frames are one text. Frames that are skippable or empty add nothing. */
+static void test_zstd_frames(void **state) {
+    static const unsigned char skippable[] = {0x5f, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, '{', '}', '\n'};
+    char got[256];
+    (void)state;
+    memcpy(packed_zst, skippable, sizeof skippable);
+    size_t at = zst_frame(sizeof skippable, "{}\n{\"a\"", 7, 0);
+    at = zst_frame(at, "", 0, 0);
+    memcpy(packed_zst + at, skippable, sizeof skippable);
+    at = zst_frame(at + sizeof skippable, ":1}\n", 4, 0);
+    memcpy(packed_zst + at, skippable, sizeof skippable);
+    put("frames.zst", packed_zst, at + sizeof skippable);
+    check_ok(read_all(got, sizeof got));
+    assert_string_equal(got, "1:{}|2:{\"a\":1}|");
+    put("skippable.zst", skippable, sizeof skippable);
+    check_fails(read_all(got, sizeof got), OT_E_INPUT, "skippable.zst: the file is empty");
+    put("skippable", "P*M", 3); /* too short */
+    check_ok(read_all(got, sizeof got));
+    assert_string_equal(got, "1:P*M|");
+    put("q", "`*M\x18", 4); /* not skippable */
+    check_fails(read_all(got, sizeof got), OT_E_INPUT, "q: this is a binary file");
+    put_zst("rows.txt.zst", "one, two", 8);
+    check_ok(read_all(got, sizeof got));
+    assert_string_equal(got, "1:{\"text\":\"one, two\"}|");
+    put_zst("twice.zst", "\x1f\x8b", 2);
+    check_fails(read_all(got, sizeof got), OT_E_INPUT, "this is a gzip file inside a zstd file");
+    put_zst("rows.csv.zst.zst", "a\nb\n", 4); /* one ending is left, so the name says nothing */
+    check_ok(read_all(got, sizeof got));
+    assert_string_equal(got, "1:a|2:b|");
+}
+
+/* What stands behind the first frame is read or refused, never ignored. */
+static void test_damaged_zstd(void **state) {
+    char got[1024];
+    (void)state;
+    size_t first = zst_frame(0, "{}\n", 3, 0), both = zst_frame(first, "[1, 2, 3]\n", 10, 0);
+    for (size_t cut = first + 1; cut < both; cut++) {
+        put("cut.zst", packed_zst, cut);
+        check_fails(read_all(got, sizeof got), OT_E_INPUT,
+                    "cut.zst: the zstd stream ends too early, after line ");
+    }
+    for (size_t at = first; at < both; at++) {
+        if (at == first + 5) /* the size of the window */
+            continue;
+        packed_zst[at] ^= 0x55;
+        put("bad.zst", packed_zst, both);
+        int rc = read_all(got, sizeof got);
+        if (rc != -OT_E_INPUT)
+            fail_msg("with byte %zu changed, reading returned %d and \"%s\"", at, rc, got);
+        packed_zst[at] ^= 0x55;
+    }
+    memset(packed_zst + both, 0, 8);
+    put("padded.zst", packed_zst, both + 8);
+    check_fails(read_all(got, sizeof got), OT_E_INPUT,
+                "padded.zst: the zstd stream is damaged after line 3 (");
+}
+
+/* Rows of several buffers, packed and unpacked. */
+static void test_long_zstd(void **state) {
+    static char text[1 << 16], got[1 << 17], packed_got[1 << 17];
+    (void)state;
+    size_t n = make_noise(text, 500);
+    put("noise", text, n);
+    check_ok(read_all(got, sizeof got));
+    size_t bytes = zst_frame(0, text, n, 0);
+    put("noise.zst", packed_zst, bytes);
+    check_ok(read_all(packed_got, sizeof packed_got));
+    assert_string_equal(packed_got, got);
+    packed_zst[bytes / 2] ^= 0x55;
+    put("bad.zst", packed_zst, bytes);
+    check_fails(read_all(got, sizeof got), OT_E_INPUT, "bad.zst: the zstd stream is damaged after line ");
+    struct ot_source *source;
+    const char *row;
+    char *same = malloc(1 << 20);
+    int64_t line;
+    assert_non_null(same);
+    memset(same, 'a', 1 << 20); /* 1 MB in some bytes: the buffer is full many times before more is read */
+    put_zst("same.zst", same, 1 << 20);
+    check_ok(ot_source_open(path, OT_TEXT_BY_DOCUMENT, &source));
+    assert_int_equal(ot_source_next(source, &row, &bytes, &line), 1);
+    assert_int_equal(bytes, 1 << 20);
+    assert_int_equal(ot_source_next(source, &row, &bytes, &line), 0);
+    assert_int_equal(ot_source_bytes_read(source), ot_source_bytes_total(source));
+    ot_source_close(source);
+    free(same);
+}
+
+static void test_refused_zstd(void **state) {
+    char got[64];
+    (void)state;
+    put("far.zst", packed_zst, zst_frame(0, "{}\n", 3, 27));
+    check_ok(read_all(got, sizeof got));
+    put("farther.zst", packed_zst, zst_frame(0, "{}\n", 3, 28));
+    check_fails(read_all(got, sizeof got), OT_E_INPUT,
+                "farther.zst: the zstd stream has a window of more than 128 MB");
+    put("dictionary.zst", "\x28\xb5\x2f\xfd\x21\x07\x03\x19\x00\x00{}\n", 13);
+    check_fails(read_all(got, sizeof got), OT_E_INPUT,
+                "dictionary.zst: the file was packed with a dictionary");
+}
+#else
+static void test_no_zstd(void **state) {
+    (void)state;
+    char got[64];
+    put("rows.zst", "\x28\xb5\x2f\xfd...", 7);
+    check_fails(read_all(got, sizeof got), OT_E_USAGE,
+                "rows.zst: this is a zstd file, and this build has no libzstd");
+}
+#endif
+
 /* Rows longer than any buffer, with sizes around powers of two: the borders between reads do not show. */
 static void test_long_rows(void **state) {
     (void)state;
@@ -315,7 +519,7 @@ static void test_long_rows(void **state) {
     }
     fclose(file);
     struct ot_source *source;
-    check_ok(ot_source_open(path, &source));
+    check_ok(ot_source_open(path, OT_TEXT_BY_DOCUMENT, &source));
     for (int i = 0; i < N; i++) {
         const char *text;
         size_t bytes;
@@ -339,6 +543,13 @@ int main(void) {
         cmocka_unit_test(test_damaged_gzip), cmocka_unit_test(test_damaged_second_member),
         cmocka_unit_test(test_long_rows),    cmocka_unit_test(test_tables),
         cmocka_unit_test(test_named_kinds),  cmocka_unit_test(test_files_of_a_directory),
+        cmocka_unit_test(test_texts),        cmocka_unit_test(test_long_lines),
+#ifdef OT_TEST_ZSTD
+        cmocka_unit_test(test_zstd_frames),  cmocka_unit_test(test_damaged_zstd),
+        cmocka_unit_test(test_long_zstd),    cmocka_unit_test(test_refused_zstd),
+#else
+        cmocka_unit_test(test_no_zstd),
+#endif
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);
 }

@@ -79,7 +79,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         open_tokenizer();
     struct ot_dataset_config config = pick_config(data[0], fuzz_file(data + 1, size - 1));
     FUZZ_CHECK(ot_pipeline_open(&pipeline, &config) == 0);
-    int rc = ot_source_open(config.path, &source);
+    int rc = ot_source_open(config.path, config.text_by, &source);
     if (rc == 0)
         rc = run_rows(source, &config, &pipeline, &scratch);
     if (rc < 0)
