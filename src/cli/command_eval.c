@@ -99,11 +99,13 @@ static int evaluate(struct ot_session *s, struct ot_rows *rows, struct ot_answer
     struct ot_eval_result result;
     OT_TRY(ot_evaluate(s->engine, &evaluation, &result));
     const struct ot_data_stats *stats = ot_dataset_stats(rows->data);
-    if (stats->bad || stats->untrained || stats->truncated)
-        ot_log(OT_LOG_WARN,
-               "%s: %lld rows skipped as bad, %lld without a trained token, %lld truncated to %lld tokens",
-               ot_data_name(s->options, name), (long long)stats->bad, (long long)stats->untrained,
-               (long long)stats->truncated, (long long)seq_len);
+    if (stats->bad || stats->untrained || stats->duplicates || stats->truncated)
+        ot_log(
+            OT_LOG_WARN,
+            "%s: %lld rows skipped as bad, %lld without a trained token, %lld duplicates, %lld truncated to "
+            "%lld tokens",
+            ot_data_name(s->options, name), (long long)stats->bad, (long long)stats->untrained,
+            (long long)stats->duplicates, (long long)stats->truncated, (long long)seq_len);
     if (*answers)
         OT_TRY(ot_answers_run(*answers, s, NULL, &score));
     return print_result(s->options, &result, *answers ? &score : NULL);

@@ -256,8 +256,10 @@ struct ot_options {
     int base_type;              /* enum ot_base_type */
 
     int mix_by;
+    int64_t max_rows; /* of each source; 0: all */
+    int text_by;      /* enum ot_text_by */
     const char *template_name, *prompt_format, *columns;
-    bool pack, train_on_prompt, no_eos, skip_bad, show_sample;
+    bool pack, train_on_prompt, no_eos, skip_bad, show_sample, dedup;
     double eval_fraction;
 
     int64_t seq_len, micro_batch, epochs, steps, seed;

@@ -55,14 +55,14 @@ static const struct rule dependent[] = {
     {OT_FOR_PLAN, "nic", "nodes"},
     {OT_FOR_PLAN, "pcie ram", "gpu"},
     {OT_FOR_PLAN,
-     "tokenizer template prompt-format columns mix-by pack train-on-prompt no-eos skip-bad eval-fraction "
-     "eval-every seed",
+     "tokenizer template prompt-format columns mix-by text-by max-rows dedup pack train-on-prompt no-eos "
+     "skip-bad eval-fraction eval-every seed",
      "data"},
     {OT_FOR_PLAN, "nvme-read nvme-write", "nvme"},
     {OT_FOR_EXPORT, "modelfile", "gguf"},
     {OT_FOR_QUANTIZE,
      "eval-data eval-fraction tokenizer template prompt-format columns seq-len pack train-on-prompt no-eos "
-     "skip-bad seed calibration-rows",
+     "skip-bad text-by max-rows dedup seed calibration-rows",
      "data"},
     {OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_BENCH, "io-engine", "nvme"},
     {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_BENCH, "no-io-verify", "nvme"},

@@ -115,7 +115,7 @@ static void put_files(const struct ot_dataset *dataset, char line[LINE_BYTES]) {
         snprintf(line + n, LINE_BYTES - n, " and %lld more", (long long)(files - SHOWN));
 }
 
-static void print_dataset(const char *path, const struct ot_dataset *dataset) {
+static void print_dataset(const struct ot_options *o, const char *path, const struct ot_dataset *dataset) {
     const struct ot_data_stats *stats = ot_dataset_stats(dataset);
     char rows[OT_TEXT_BYTES], line[LINE_BYTES], place[PLACE_BYTES];
     bool named = stats->template_name && strcmp(stats->template_name, ot_row_kind_name(stats->kind)) != 0;
@@ -128,7 +128,12 @@ static void print_dataset(const char *path, const struct ot_dataset *dataset) {
         n += snprintf(line + n, sizeof line - (size_t)n, " · %lld bad, the first on %s",
                       (long long)stats->bad, place_text(dataset, &stats->first_bad, place));
     if (stats->split)
-        snprintf(line + n, sizeof line - (size_t)n, " · %lld split", (long long)stats->split);
+        n += snprintf(line + n, sizeof line - (size_t)n, " · %lld split", (long long)stats->split);
+    if (o->dedup)
+        n += snprintf(line + n, sizeof line - (size_t)n, " · %lld duplicate%s", (long long)stats->duplicates,
+                      ot_plural(stats->duplicates));
+    if (stats->reached_max)
+        snprintf(line + n, sizeof line - (size_t)n, " · --max-rows %lld reached", (long long)o->max_rows);
     ot_log(OT_LOG_INFO, "%s", line);
     if (stats->files > 1) {
         put_files(dataset, line);
@@ -212,13 +217,14 @@ static void print_data(const struct ot_report *r) {
     const struct ot_rows *rows = r->rows;
     char train[OT_TEXT_BYTES], held[OT_TEXT_BYTES], tokens[OT_TEXT_BYTES], sequences[OT_TEXT_BYTES];
     char name[OT_DATA_NAME_BYTES];
+    const struct ot_options *o = r->session->options;
     const struct ot_data_stats *stats = ot_dataset_stats(rows->data);
     double all = (double)ot_packing_tokens(rows->train),
            trained = (double)ot_packing_trained_tokens(rows->train);
-    print_dataset(ot_data_name(r->session->options, name), rows->data);
+    print_dataset(o, ot_data_name(o, name), rows->data);
     print_mixture(rows);
     if (rows->own_eval)
-        print_dataset(r->session->options->eval_data, rows->own_eval);
+        print_dataset(o, o->eval_data, rows->own_eval);
     ot_log(
         OT_LOG_INFO,
         "        %s train / %s eval rows · %s tokens, %.0f %% trained · %s sequence%s x %lld, %.1f %% full",
@@ -227,10 +233,9 @@ static void print_data(const struct ot_report *r) {
         100 * trained / all, ot_text_count(r->shape->sequences, sequences), ot_plural(r->shape->sequences),
         (long long)rows->seq_len, 100 * ot_packing_fill(rows->train));
     print_notes(r->session, rows->data);
-    warn_truncated(r->session, ot_data_name(r->session->options, name), stats, rows->seq_len);
+    warn_truncated(r->session, ot_data_name(o, name), stats, rows->seq_len);
     if (rows->own_eval)
-        warn_truncated(r->session, r->session->options->eval_data, ot_dataset_stats(rows->own_eval),
-                       rows->seq_len);
+        warn_truncated(r->session, o->eval_data, ot_dataset_stats(rows->own_eval), rows->seq_len);
 }
 
 /* ---- the plan ---- */
@@ -493,6 +498,7 @@ static void record_data(const struct ot_report *r, struct ot_json_writer *w) {
     ot_json_put_int(w, "rows", stats->rows);
     ot_json_put_int(w, "bad", stats->bad);
     ot_json_put_int(w, "dropped", stats->untrained);
+    ot_json_put_int(w, "duplicates", stats->duplicates);
     ot_json_put_int(w, "truncated", stats->truncated);
     ot_json_put_int(w, "train_rows", ot_packing_rows(r->rows->train));
     ot_json_put_int(w, "eval_rows", r->rows->eval ? ot_packing_rows(r->rows->eval) : 0);

@@ -37,6 +37,9 @@ static struct ot_dataset_config rows_config(const struct ot_session *session, co
         .pairs = ot_model_has_pairs(&session->model.config),
         .objective = (enum ot_objective_kind)o->objective,
         .skip_bad = o->skip_bad,
+        .text_by = (enum ot_text_by)o->text_by,
+        .max_rows = o->max_rows,
+        .dedup = o->dedup,
         .keeps_json = o->metric == OT_CHOICE_METRIC_EXECUTION,
         .pool = session->machine.pool,
         .progress = o->quiet ? NULL : show_progress,
@@ -110,6 +113,14 @@ static int pack(const struct ot_session *session, const struct ot_rows *rows,
     int rc = ot_packing_open(&config, out);
     free(copies);
     return rc;
+}
+
+static int check_texts(const struct ot_session *session, const struct ot_rows *rows) {
+    bool has_text = ot_dataset_stats(rows->data)->texts > 0 ||
+                    (rows->own_eval && ot_dataset_stats(rows->own_eval)->texts > 0);
+    return session->options->text_by == OT_TEXT_BY_DOCUMENT || has_text
+               ? 0
+               : ot_fail(OT_E_USAGE, "--text-by has no effect: no file of the data is a text (.txt)");
 }
 
 /* Returns 1 if the sources have shares: all of them, or none. */
@@ -189,10 +200,13 @@ int ot_rows_open(const struct ot_session *session, int64_t seq_len, struct ot_ro
     OT_TRY(has_shares);
     const struct ot_data_stats *stats = ot_dataset_stats(out->data);
     ot_chat_choice_settle(session, stats->template_name, stats->template_source);
-    if (session->options->command == OT_COMMAND_TRAIN || session->options->command == OT_COMMAND_QUANTIZE)
-        return open_training(session, out, has_shares);
-    out->eval_set = out->data;
-    return pack(session, out, out->data, false, &out->eval);
+    if (session->options->command == OT_COMMAND_TRAIN || session->options->command == OT_COMMAND_QUANTIZE) {
+        OT_TRY(open_training(session, out, has_shares));
+    } else {
+        out->eval_set = out->data;
+        OT_TRY(pack(session, out, out->data, false, &out->eval));
+    }
+    return check_texts(session, out);
 }
 
 void ot_rows_close(struct ot_rows *rows) {

@@ -7,6 +7,7 @@ import os
 import shutil
 
 import program
+import zstd_frames
 from program import SMALL, read_bytes, sql_rows, write_rows
 
 USAGE, INPUT = 2, 3
@@ -51,6 +52,42 @@ class Sources(program.ProgramTest):
         self.assertEqual(self.weights("input", "--data", "-", stdin=read_bytes(self.lines))[0], wanted)
         _, said = self.weights("by-dir", "--data", self.path("dir"), "--resume", "never")
         self.assertIn("2 files: 1.jsonl, 2.csv", said)
+
+    def test_zstd(self):
+        packed = zstd_frames.pack(read_bytes(self.lines))
+        cases = [("cut.zst", packed[:-9], "cut.zst: the zstd stream ends too early, after line "),
+                 ("bomb.zst", zstd_frames.pack(b'{"text": "') + zstd_frames.run_of(b"a", 2048),
+                  "bomb.zst:1: a row of more than 256 MB"),
+                 ("whole.zst", packed, None)]
+        for name, data, phrase in cases:
+            with open(self.path(name), "wb") as file:
+                file.write(data)
+            result = program.run(*self.words("zst", "--data", self.path(name), "--dry-run"))
+            if "this build has no libzstd" in result.err:
+                self.skipTest("this build has no libzstd, so .zst is not tested; scripts/install-packages installs it")
+            self.assertEqual(result.code, INPUT if phrase else 0, result.err)
+            self.assertIn(phrase or "whole.zst · 60 rows (sql)", result.err)
+
+    def test_the_first_rows_without_duplicates(self):
+        rows = [{**row, "question": f"{i}. {row['question']}"} for i, row in enumerate(self.list)]
+        twice = write_rows(self.path("twice.jsonl"), [rows[0], *rows[:8], *rows[4:30], {"bad": 1}])
+        few, rest = (write_rows(self.path(name), some) for name, some in (("few.jsonl", rows[:12]), ("rest.jsonl", rows[40:52])))
+        whole = write_rows(self.path("whole.jsonl"), [rows[3], *rows[40:]])
+        wanted, _ = self.weights("few", "--data", few, "--data", rest)
+        got, said = self.weights("first", "--data", twice, "--data", whole, "--max-rows", "12", "--dedup")
+        self.assertEqual(got, wanted)
+        self.assertIn("30 rows (sql) · 0 dropped · 0 truncated · 6 duplicates · --max-rows 12 reached", said)
+        judge = ("eval", self.path("few"), "--seq-len", "128", "--data")
+        self.assertEqual(self.succeed(*judge, twice, "--max-rows", "12", "--dedup").out, self.succeed(*judge, few).out)
+
+    def test_the_paragraphs_of_a_text(self):
+        with open(self.path("plays.txt"), "w") as file:
+            file.write("\n\n".join(f"FIRST\nIt is {i} o'clock." for i in range(12)))
+        words = ["--data", self.path("plays.txt"), "--dry-run"]
+        for by, rows in (("paragraph", 12), ("line", 24), ("document", 1)):
+            said = self.succeed(*self.words("text", *words, "--text-by", by, "--eval-fraction", "0")).err
+            self.assertIn(f"plays.txt · {rows} rows (text)", said)
+        self.fail_with(USAGE, "--text-by has no effect: no file", *self.words("text", "--data", self.lines, "--text-by", "line"))
 
     def test_a_text_is_one_row_in_pieces(self):
         with open(self.path("book.txt"), "w") as file:

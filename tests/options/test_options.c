@@ -21,7 +21,7 @@ static void defaults_are_the_documented_ones(void **state) {
     assert_string_equal(o.data.items[0], "d.jsonl");
     assert_null(o.out);
     assert_true(o.pack);
-    assert_false(o.no_eos || o.skip_bad || o.dry_run || o.json || o.quiet || o.train_on_prompt);
+    assert_false(o.dedup || o.no_eos || o.skip_bad || o.dry_run || o.json || o.quiet || o.train_on_prompt);
     assert_true(o.eval_fraction == 0.02);
     assert_true(o.lr == 0 && o.weight_decay == 0.01 && o.beta1 == 0.9 && o.beta2 == 0.95 && o.eps == 1e-8 &&
                 o.clip == 1);
@@ -32,7 +32,7 @@ static void defaults_are_the_documented_ones(void **state) {
     assert_int_equal(o.rounds, 0);
     assert_true(o.log_every.seconds == 10 && o.log_every.steps == 0);
     assert_int_equal(
-        o.seq_len | o.tokens_per_step.count | o.micro_batch | o.epochs | o.steps | o.seed | o.threads, 0);
+        o.seq_len | o.tokens_per_step.count | o.micro_batch | o.epochs | o.steps | o.seed | o.max_rows, 0);
     assert_false(ot_options_given(&o, "clip"));
     assert_true(ot_options_given(&o, "model"));
     ot_options_free(&o);
@@ -47,7 +47,7 @@ static void every_option_of_train_parses(void **state) {
            "--tokens-per-step 64Ki --micro-batch 2 --seed 7 --lr 3e-4 --schedule wsd --warmup 12 "
            "--weight-decay 0.1 --beta1 0.8 --beta2 0.99 --eps 1e-6 --clip 0 --device cpu --dtype bf16 "
            "--gpu-mem 24G --host-mem 100GB --home weights=host,state=gpu --optimizer-engine gpu --slots 3 "
-           "--recompute all --rounds 3 --shadow 0 "
+           "--recompute all --rounds 3 --shadow 0 --max-rows 70 --dedup --text-by line "
            "--threads 4 --eval-every 5m --log-every 20 --dry-run --json");
     assert_string_equal(o.eval_data, "e");
     assert_string_equal(o.out, "o");
@@ -57,7 +57,7 @@ static void every_option_of_train_parses(void **state) {
     assert_int_equal(o.seq_len, 1024); /* a number of tokens, with a binary unit as for memory */
     assert_false(o.pack);
     assert_true(o.train_on_prompt && o.no_eos && o.skip_bad && o.show_sample && o.dry_run && o.json);
-    assert_int_equal(o.epochs, 2);
+    assert_true(o.epochs == 2 && o.max_rows == 70 && o.text_by == 2 && o.dedup);
     assert_int_equal(o.tokens_per_step.count, 65536);
     assert_int_equal(o.micro_batch, 2);
     assert_int_equal(o.seed, 7);

@@ -391,6 +391,9 @@ static void another_run_is_refused_with_all_differences(void **state) {
     expect_difference(f, BASE, BASE "--dtype bf16", "--dtype fp32, you gave bf16");
     expect_difference(f, BASE, BASE "--micro-batch 8", "--micro-batch 4, you gave 8");
     expect_difference(f, BASE, BASE "--skip-spikes 4", "--skip-spikes 0.0, you gave 4.0");
+    expect_difference(f, BASE "--max-rows 5", BASE "--max-rows 6", "--max-rows 5, you gave 6");
+    expect_difference(f, BASE, BASE "--dedup --text-by line",
+                      "--text-by document, you gave line; --dedup off, you gave on");
     expect_difference(f, BASE, BASE "--seed 1 --clip 2 --beta1 0.5 --beta2 0.5 --eps 1e-3 --no-eos",
                       "; and more. Use the");
 }
