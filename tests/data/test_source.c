@@ -279,6 +279,20 @@ static void check_files(const char *given, const char *want) {
     assert_string_equal(got, want);
 }
 
+static void test_bytes_of_files(void **state) {
+    struct ot_data_files files = {0};
+    char full[300];
+    (void)state;
+    put("b1.jsonl", "123", 3);
+    put("b2.jsonl", "12345", 5);
+    snprintf(full, sizeof full, "%s/b[12].jsonl", folder);
+    check_ok(ot_data_files_open(full, &files));
+    assert_int_equal(ot_data_files_bytes(&files), 8);
+    check_ok(ot_data_files_open("/dev/null", &files));
+    assert_int_equal(ot_data_files_bytes(&files), 0); /* no regular file */
+    ot_data_files_close(&files);
+}
+
 static void check_no_files(const char *given, const char *words) {
     struct ot_data_files files = {0};
     char full[300];
@@ -407,6 +421,10 @@ static void test_zstd_frames(void **state) {
     put("frames.zst", packed_zst, at + sizeof skippable);
     check_ok(read_all(got, sizeof got));
     assert_string_equal(got, "1:{}|2:{\"a\":1}|");
+    at = zst_frame(zst_frame(0, "{", 1, 0), "}\n", 2, 0);
+    put("bytes.zst", packed_zst, at);
+    check_ok(read_all(got, sizeof got));
+    assert_string_equal(got, "1:{}|");
     put("skippable.zst", skippable, sizeof skippable);
     check_fails(read_all(got, sizeof got), OT_E_INPUT, "skippable.zst: the file is empty");
     put("skippable", "P*M", 3); /* too short */
@@ -480,6 +498,23 @@ static void test_long_zstd(void **state) {
     free(same);
 }
 
+/* The last byte of the file is read by itself. */
+static void test_last_byte_of_zstd(void **state) {
+    char got[64];
+    (void)state;
+    size_t n = zst_frame(0, "{}\n", 3, 0), size = (1 << 18) + 1, skipped = size - n;
+    unsigned char *file = calloc(1, size);
+    assert_non_null(file);
+    memcpy(file, "\x50\x2a\x4d\x18", 4);
+    for (int i = 0; i < 4; i++)
+        file[4 + i] = (unsigned char)((skipped - 8) >> (8 * i));
+    memcpy(file + skipped, packed_zst, n);
+    put("one.zst", file, size);
+    check_ok(read_all(got, sizeof got));
+    assert_string_equal(got, "1:{}|");
+    free(file);
+}
+
 static void test_refused_zstd(void **state) {
     char got[64];
     (void)state;
@@ -538,15 +573,25 @@ static void test_long_rows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines),        cmocka_unit_test(test_array),
-        cmocka_unit_test(test_other_files),  cmocka_unit_test(test_gzip_members),
-        cmocka_unit_test(test_damaged_gzip), cmocka_unit_test(test_damaged_second_member),
-        cmocka_unit_test(test_long_rows),    cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_named_kinds),  cmocka_unit_test(test_files_of_a_directory),
-        cmocka_unit_test(test_texts),        cmocka_unit_test(test_long_lines),
+        cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_array),
+        cmocka_unit_test(test_other_files),
+        cmocka_unit_test(test_gzip_members),
+        cmocka_unit_test(test_damaged_gzip),
+        cmocka_unit_test(test_damaged_second_member),
+        cmocka_unit_test(test_long_rows),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_named_kinds),
+        cmocka_unit_test(test_files_of_a_directory),
+        cmocka_unit_test(test_bytes_of_files),
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_long_lines),
 #ifdef OT_TEST_ZSTD
-        cmocka_unit_test(test_zstd_frames),  cmocka_unit_test(test_damaged_zstd),
-        cmocka_unit_test(test_long_zstd),    cmocka_unit_test(test_refused_zstd),
+        cmocka_unit_test(test_zstd_frames),
+        cmocka_unit_test(test_damaged_zstd),
+        cmocka_unit_test(test_long_zstd),
+        cmocka_unit_test(test_refused_zstd),
+        cmocka_unit_test(test_last_byte_of_zstd),
 #else
         cmocka_unit_test(test_no_zstd),
 #endif
