@@ -33,7 +33,7 @@ static int by_bytes(const void *a, const void *b) {
 }
 
 static bool is_rows(const char *name) {
-    static const char *const endings[] = {"jsonl", "json", "csv", "tsv", "txt"};
+    static const char *const endings[] = {"jsonl", "json", "csv", "tsv", "txt", "parquet"};
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
         if (name[0] != '.' && ot_source_is_named(name, endings[i]))
             return true;
@@ -71,11 +71,11 @@ static int add_directory(struct ot_data_files *files, const char *given) {
     }
     closedir(dir);
     if (rc == 0 && files->n == first)
-        rc =
-            ot_fail(OT_E_INPUT,
-                    "%s: the directory has no file of rows (.jsonl, .json, .csv, .tsv, .txt, or one of these "
-                    "with .gz or .zst); give a file, or a pattern in quotes such as '%s/*/train*.jsonl'",
-                    given, given);
+        rc = ot_fail(
+            OT_E_INPUT,
+            "%s: the directory has no file of rows (.jsonl, .json, .csv, .tsv, .txt, .parquet, or these with "
+            ".gz or .zst); give a file, or a pattern in quotes such as '%s/*/train*.jsonl'",
+            given, given);
     return rc;
 }
 

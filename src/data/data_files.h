@@ -12,9 +12,9 @@ struct ot_data_files { /* set to zero before the first use */
 };
 
 /* Appends the files of `given`. Of a directory: its own files (not those of directories in it, and no
- * hidden ones) whose names end as rows do: .jsonl, .json, .csv, .tsv or .txt, and each of these with .gz or
- * .zst. A path that exists is no pattern. Errors: OT_E_INPUT (nothing matches), OT_E_IO, OT_E_BUDGET. Close
- * it also after an error. */
+ * hidden ones) whose names end as rows do: .jsonl, .json, .csv, .tsv, .txt or .parquet, and each of these
+ * with .gz or .zst. A path that exists is no pattern. Errors: OT_E_INPUT (nothing matches), OT_E_IO,
+ * OT_E_BUDGET. Close it also after an error. */
 int ot_data_files_open(const char *given, struct ot_data_files *files);
 void ot_data_files_close(struct ot_data_files *files);
 int64_t

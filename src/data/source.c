@@ -37,8 +37,6 @@ static int refuse_other_magic(const struct ot_source *s) {
     } kinds[] = {
         {"\xff\xfe", "UTF-16 text", "convert it with iconv -f UTF-16 -t UTF-8"},
         {"\xfe\xff", "UTF-16 text", "convert it with iconv -f UTF-16 -t UTF-8"},
-        {"PAR1", "a Parquet file",
-         "export it as JSON lines (pandas: to_json(lines=True, orient=\"records\"))"},
         {"ARROW1", "an Arrow file", "export it as JSON lines (datasets: to_json(\"rows.jsonl\"))"},
         {"\xff\xff\xff\xff", "an Arrow stream",
          "export it as JSON lines (datasets: to_json(\"rows.jsonl\"))"},
@@ -167,6 +165,10 @@ static int open_file(struct ot_source *s) {
 static int detect_layout(struct ot_source *s) {
     int byte;
     OT_TRY(ot_source_bytes_begin(s));
+    if (s->end >= 4 && memcmp(s->buffer, "PAR1", 4) == 0) {
+        s->layout = LAYOUT_PARQUET;
+        return ot_source_parquet_begin(s);
+    }
     OT_TRY(refuse_other_magic(s));
     if (s->end >= 3 && memcmp(s->buffer, "\xef\xbb\xbf", 3) == 0)
         s->begin = 3;
@@ -204,6 +206,7 @@ void ot_source_close(struct ot_source *s) {
     if (!s)
         return;
     ot_source_bytes_end(s);
+    ot_source_parquet_end(s);
     ot_source_table_end(s);
     if (s->fd >= 0)
         close(s->fd);
@@ -323,6 +326,11 @@ int ot_source_next(struct ot_source *s, const char **text, size_t *bytes, int64_
             return rc;
         *line = s->line;
         OT_TRY(take_object(s));
+    } else if (s->layout == LAYOUT_PARQUET) {
+        int rc = ot_source_take_parquet(s);
+        if (rc <= 0)
+            return rc;
+        *line = s->line;
     } else if (s->layout == LAYOUT_TABLE || s->layout == LAYOUT_TEXT) {
         bool is_table = s->layout == LAYOUT_TABLE;
         int rc = is_table ? ot_source_take_record(s, line) : ot_source_take_text(s, line);

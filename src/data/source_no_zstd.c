@@ -2,11 +2,16 @@
 #include "src/base/error.h"
 #include "src/data/source_state.h"
 
+static int refuse(const struct ot_source *s) {
+    return ot_fail(
+        OT_E_USAGE,
+        "%s: the file is packed with zstd, and this build has no libzstd; unpack it with zstd -d, or "
+        "install libzstd-dev (scripts/install-packages does) and build again",
+        s->path);
+}
+
 int ot_source_zstd_begin(struct ot_source *s) {
-    return ot_fail(OT_E_USAGE,
-                   "%s: this is a zstd file, and this build has no libzstd; unpack it with zstd -d, or "
-                   "install libzstd-dev (scripts/install-packages does) and build again",
-                   s->path);
+    return refuse(s);
 }
 
 void ot_source_zstd_end(struct ot_source *s) {
@@ -14,5 +19,11 @@ void ot_source_zstd_end(struct ot_source *s) {
 }
 
 int64_t ot_source_zstd_unpack(struct ot_source *s) {
-    return ot_fail(OT_E_INTERNAL, "%s: this build has no libzstd", s->path);
+    return refuse(s);
+}
+
+int ot_source_zstd_unpack_block(const struct ot_source *s, const void *from, size_t n, void *to,
+                                size_t bytes) {
+    (void)from, (void)n, (void)to, (void)bytes;
+    return refuse(s);
 }

@@ -9,7 +9,9 @@
 
 #include "src/data/source.h"
 
-enum layout { LAYOUT_LINES, LAYOUT_ARRAY, LAYOUT_TABLE, LAYOUT_TEXT };
+enum layout { LAYOUT_LINES, LAYOUT_ARRAY, LAYOUT_TABLE, LAYOUT_TEXT, LAYOUT_PARQUET };
+
+struct ot_parquet;
 
 struct ot_source {
     char *path;
@@ -40,6 +42,8 @@ struct ot_source {
     size_t n_columns, columns_capacity;
     char *field; /* the field, or the line of a text, that is being read */
     size_t field_bytes, field_capacity;
+
+    struct ot_parquet *parquet; /* LAYOUT_PARQUET */
 };
 
 /* ---- source_bytes.c ---- */
@@ -69,6 +73,19 @@ int ot_source_zstd_begin(struct ot_source *s);
 void ot_source_zstd_end(struct ot_source *s); /* also if it has not begun */
 /* Fills the empty buffer. Returns the bytes, or 0 at the end of the file. */
 int64_t ot_source_zstd_unpack(struct ot_source *s);
+/* Unpacks one frame to exactly `bytes`. Returns 1, or 0 if it is damaged. Errors: OT_E_USAGE. */
+int ot_source_zstd_unpack_block(const struct ot_source *s, const void *from, size_t n, void *to,
+                                size_t bytes);
+
+/* ---- source_parquet.c ---- */
+
+/* Reads the footer of a Parquet file. Errors: OT_E_IO, OT_E_INPUT (also if the file is packed or a pipe),
+ * OT_E_BUDGET. */
+int ot_source_parquet_begin(struct ot_source *s);
+void ot_source_parquet_end(struct ot_source *s); /* also if it has not begun */
+/* Reads the next row; s->line is its number, from 1. Returns 1, or 0 at the end. Errors: OT_E_IO, OT_E_INPUT,
+ * OT_E_USAGE (no library for its packing), OT_E_BUDGET. */
+int ot_source_take_parquet(struct ot_source *s);
 
 /* ---- source_table.c ---- */
 
@@ -76,6 +93,8 @@ int64_t ot_source_zstd_unpack(struct ot_source *s);
 char ot_source_header_separator(const char *line, size_t bytes);
 /* True for the bytes of a field's name without quotes. */
 bool ot_source_is_name_byte(int byte);
+/* Appends a JSON string, with its quotes. */
+int ot_source_append_string(struct ot_source *s, int64_t line, const char *bytes, size_t n);
 /* Reads the header of a table. Errors: OT_E_INPUT, OT_E_BUDGET. */
 int ot_source_table_begin(struct ot_source *s, char separator);
 void ot_source_table_end(struct ot_source *s); /* frees the names */

@@ -76,7 +76,7 @@ static int append_escaped(struct ot_source *s, int64_t line, const char *bytes, 
     return ot_source_append(s, line, bytes + plain, n - plain);
 }
 
-static int append_string(struct ot_source *s, int64_t line, const char *bytes, size_t n) {
+int ot_source_append_string(struct ot_source *s, int64_t line, const char *bytes, size_t n) {
     OT_TRY(append_text(s, line, "\""));
     OT_TRY(append_escaped(s, line, bytes, n));
     return append_text(s, line, "\"");
@@ -229,9 +229,9 @@ int ot_source_take_record(struct ot_source *s, int64_t *line) {
             return wrong_fields(s, *line, "fewer");
         OT_TRY(take_field(s, &begin, &end));
         OT_TRY(append_text(s, *line, i == 0 ? "{" : ","));
-        OT_TRY(append_string(s, *line, s->columns[i], strlen(s->columns[i])));
+        OT_TRY(ot_source_append_string(s, *line, s->columns[i], strlen(s->columns[i])));
         OT_TRY(append_text(s, *line, ":"));
-        OT_TRY(append_string(s, *line, s->field ? s->field : "", s->field_bytes));
+        OT_TRY(ot_source_append_string(s, *line, s->field ? s->field : "", s->field_bytes));
     }
     if (end == END_SEPARATOR)
         return wrong_fields(s, *line, "more");

@@ -68,6 +68,16 @@ class Sources(program.ProgramTest):
             self.assertEqual(result.code, INPUT if phrase else 0, result.err)
             self.assertIn(phrase or "whole.zst · 60 rows (sql)", result.err)
 
+    def test_parquet(self):
+        golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden/parquet")
+        words = ["--columns", "prompt=question,completion=answer", "--skip-bad", "--data"]
+        wanted, _ = self.weights("of-lines", *words, os.path.join(golden, "gzip.jsonl"))
+        got, said = self.weights("of-parquet", *words, os.path.join(golden, "gzip.parquet"))
+        self.assertEqual(got, wanted)
+        self.assertIn("gzip.parquet · 90 rows (prompt)", said)
+        self.fail_with(INPUT, "a Parquet file in a pipe cannot be read; give it as a file", *self.words("no", *words, "-"),
+                       stdin=read_bytes(os.path.join(golden, "gzip.parquet")))
+
     def test_the_first_rows_without_duplicates(self):
         rows = [{**row, "question": f"{i}. {row['question']}"} for i, row in enumerate(self.list)]
         twice = write_rows(self.path("twice.jsonl"), [rows[0], *rows[:8], *rows[4:30], {"bad": 1}])

@@ -1,0 +1,178 @@
+/* Parquet files as pyarrow writes them have the rows that pyarrow reads; damaged ones are refused in one line
+ * (scripts/golden/parquet.py). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "src/base/file_io.h"
+#include "src/base/json.h"
+#include "src/data/source.h"
+#include "tests/support/check.h"
+
+enum { MOST_BYTES = 1 << 16 };
+static char *folder;
+
+static int open_folder(void **state) {
+    (void)state;
+    folder = make_folder();
+    return 0;
+}
+
+static int close_folder(void **state) {
+    (void)state;
+    remove_folder(folder);
+    return 0;
+}
+
+static const char *golden(const char *name, const char *ending) {
+    static char path[512];
+    snprintf(path, sizeof path, OT_TEST_GOLDEN "/parquet/%s.%s", name, ending);
+    return path;
+}
+
+static void check_row(const char *name, int row, const char *text, size_t bytes, const char *want) {
+    struct ot_json *is, *was;
+    check_ok(ot_json_parse_row(text, bytes, "the row", &is));
+    check_ok(ot_json_parse_row(want, strcspn(want, "\n"), "the golden row", &was));
+    if (!ot_json_equal(is, was))
+        fail_msg("%s: row %d is\n%.*s\nand not\n%s", name, row, (int)bytes, text, want);
+    ot_json_free(is);
+    ot_json_free(was);
+}
+
+/* Returns false if a library is missing. */
+static bool check_file(const char *name) {
+    static char want[MOST_BYTES];
+    struct ot_source *source;
+    const char *text;
+    size_t bytes;
+    int64_t line, row = 0;
+    int rc;
+    FILE *lines = fopen(golden(name, "jsonl"), "r");
+    assert_non_null(lines);
+    check_ok(ot_source_open(golden(name, "parquet"), OT_TEXT_BY_DOCUMENT, &source));
+    while ((rc = ot_source_next(source, &text, &bytes, &line)) == 1) {
+        assert_int_equal(line, ++row);
+        if (!fgets(want, sizeof want, lines))
+            fail_msg("%s: row %d is one too many", name, (int)row);
+        check_row(name, (int)row, text, bytes, want);
+    }
+    if (rc == -OT_E_USAGE && strstr(ot_error_text(), "install")) {
+        print_message("SKIP: %s\n", ot_error_text());
+    } else {
+        check_ok(rc);
+        assert_null(fgets(want, sizeof want, lines));
+        assert_int_equal(ot_source_bytes_read(source), ot_source_bytes_total(source));
+        assert_int_equal(ot_source_next(source, &text, &bytes, &line), 0);
+    }
+    ot_source_close(source);
+    fclose(lines);
+    return rc == 0;
+}
+
+static void test_goldens(void **state) {
+    static const char *const names[] = {"plain",     "dictionary",   "snappy",     "gzip",     "zstd",
+                                        "nested",    "nested_pages", "nested_old", "required", "empty",
+                                        "seed_flat", "seed_nested",  "seed_second"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        check_file(names[i]);
+}
+
+/* Returns the code with which reading ended. */
+static int read_rows(const char *path) {
+    struct ot_source *source;
+    const char *text;
+    size_t bytes;
+    int64_t line;
+    int rc = ot_source_open(path, OT_TEXT_BY_DOCUMENT, &source);
+    if (rc < 0)
+        return rc;
+    while ((rc = ot_source_next(source, &text, &bytes, &line)) == 1)
+        ;
+    ot_source_close(source);
+    return rc;
+}
+
+/* A file in memory, because thousands are read. */
+static int read_bytes(const void *bytes, size_t n) {
+    char path[64];
+    int fd = memfd_create("bad.parquet", MFD_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, bytes, n), n);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int rc = read_rows(path);
+    close(fd);
+    return rc;
+}
+
+static void test_refused(void **state) {
+    static const struct {
+        const char *bytes, *words;
+        size_t n;
+    } files[] = {
+        {"PAR1....", "the Parquet file is damaged in its footer: it ends too early", 8},
+        {"PAR1\0\0\0\0PAR1", "the Parquet file is damaged in its footer: it ends too early", 12},
+        {"PAR1\1\0\0\0PAR1", "the Parquet file is damaged in its footer: its length", 12},
+        {"PAR1\0\0\0\0PARE", "the Parquet file is encrypted", 12},
+        {"PAR1\0\0\0\0PAR2", "so it is truncated", 12},
+    };
+    char path[512];
+    (void)state;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        check_fails(read_bytes(files[i].bytes, files[i].n), OT_E_INPUT, files[i].words);
+    check_fails(read_rows(golden("delta", "parquet")), OT_E_INPUT,
+                "column 'question' of the Parquet file has the encoding DELTA_BYTE_ARRAY");
+    check_fails(read_rows(golden("brotli", "parquet")), OT_E_INPUT,
+                "column 'question' of the Parquet file has the codec brotli");
+    snprintf(path, sizeof path, "%s/a.gz", folder);
+    gzFile file = gzopen(path, "wb");
+    assert_int_equal(gzwrite(file, files[1].bytes, 12), 12);
+    gzclose(file);
+    check_fails(read_rows(path), OT_E_INPUT, "a.gz: a Parquet file inside a packed file");
+}
+
+/* Each file that is cut, and each byte that is changed: rows, or a refusal in one line. A page with a
+ * checksum has no byte that may change. */
+static void test_damaged(void **state) {
+    static const char *const names[] = {"seed_flat", "seed_nested", "seed_second"};
+    char *bytes;
+    size_t n;
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        check_ok(ot_read_file(golden(names[i], "parquet"), MOST_BYTES, &bytes, &n));
+        for (size_t cut = 4; cut < n; cut += tests_are_brief() ? 7 : 1)
+            check_fails(read_bytes(bytes, cut), OT_E_INPUT, "Parquet file is damaged");
+        for (size_t at = 4; at < n; at++) {
+            static const char changes[] = {1, 0x55, -1, -128};
+            char was = bytes[at];
+            bytes[at] = (char)(was ^ changes[at % 4]);
+            int rc = read_bytes(bytes, n);
+            if (rc != 0 && rc != -OT_E_INPUT && rc != -OT_E_USAGE)
+                fail_msg("%s with byte %zu changed: %d, %s", names[i], at, rc, ot_error_text());
+            bytes[at] = was;
+        }
+        free(bytes);
+    }
+    check_ok(ot_read_file(golden("dictionary", "parquet"), MOST_BYTES, &bytes, &n));
+    char *content = strstr(bytes + 4, "labor"); /* in the dictionary page of the first column */
+    for (size_t at = 0; !content && at + 5 < n; at++)
+        content = memcmp(bytes + at, "labor", 5) == 0 ? bytes + at : NULL;
+    assert_non_null(content);
+    content[0] = 'L';
+    check_fails(read_bytes(bytes, n), OT_E_INPUT,
+                "in column 'question' of group 1 of its rows: the checksum of a page is wrong");
+    free(bytes);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_goldens),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_damaged),
+    };
+    return cmocka_run_group_tests(tests, open_folder, close_folder);
+}
