@@ -234,8 +234,6 @@ static int take_column(struct ot_source *s, struct thrift *t) {
     struct parquet_chunk chunk = {.begin = of[DATA], .values = of[VALUES], .codec = (int)of[CODEC]};
     if (of[DICTIONARY] > 0 && of[DICTIONARY] < of[DATA])
         chunk.begin = of[DICTIONARY];
-    if (chunk.values == 0) /* it has no place */
-        chunk.begin = of[BYTES] = 0;
     if (t->is_bad || chunk.begin < 0 || of[BYTES] < 0 || chunk.values < 0 || chunk.begin > p->bytes ||
         of[BYTES] > p->bytes - chunk.begin ||
         of[TYPE] != (int64_t)p->columns[p->n_chunks % p->n_columns].node->type)

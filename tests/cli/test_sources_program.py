@@ -71,7 +71,7 @@ class Sources(program.ProgramTest):
     def test_parquet(self):
         golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden/parquet")
         words = ["--columns", "prompt=question,completion=answer", "--skip-bad", "--data"]
-        wanted, _ = self.weights("of-lines", *words, os.path.join(golden, "gzip.jsonl"))
+        wanted, _ = self.weights("of-lines", *words, os.path.join(golden, "flat.jsonl"))
         got, said = self.weights("of-parquet", *words, os.path.join(golden, "gzip.parquet"))
         self.assertEqual(got, wanted)
         self.assertIn("gzip.parquet · 90 rows (prompt)", said)

@@ -43,19 +43,21 @@ static void check_row(const char *name, int row, const char *text, size_t bytes,
     ot_json_free(was);
 }
 
-/* Returns false if a library is missing. */
-static bool check_file(const char *name) {
+/* rows: the file of its rows. A file that needs a library which is missing is left out. */
+static void check_file(const char *name, const char *rows) {
     static char want[MOST_BYTES];
     struct ot_source *source;
     const char *text;
     size_t bytes;
-    int64_t line, row = 0;
+    int64_t line, row = 0, had = 0;
     int rc;
-    FILE *lines = fopen(golden(name, "jsonl"), "r");
+    FILE *lines = fopen(golden(rows, "jsonl"), "r");
     assert_non_null(lines);
     check_ok(ot_source_open(golden(name, "parquet"), OT_TEXT_BY_DOCUMENT, &source));
     while ((rc = ot_source_next(source, &text, &bytes, &line)) == 1) {
         assert_int_equal(line, ++row);
+        assert_in_range(ot_source_bytes_read(source), had, ot_source_bytes_total(source));
+        had = ot_source_bytes_read(source);
         if (!fgets(want, sizeof want, lines))
             fail_msg("%s: row %d is one too many", name, (int)row);
         check_row(name, (int)row, text, bytes, want);
@@ -70,16 +72,6 @@ static bool check_file(const char *name) {
     }
     ot_source_close(source);
     fclose(lines);
-    return rc == 0;
-}
-
-static void test_goldens(void **state) {
-    static const char *const names[] = {"plain",     "dictionary",   "snappy",     "gzip",     "zstd",
-                                        "nested",    "nested_pages", "nested_old", "required", "empty",
-                                        "seed_flat", "seed_nested",  "seed_second"};
-    (void)state;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        check_file(names[i]);
 }
 
 /* Returns the code with which reading ended. */
@@ -97,6 +89,22 @@ static int read_rows(const char *path) {
     return rc;
 }
 
+static void test_goldens(void **state) {
+    static const char *const flat[] = {"plain", "dictionary", "snappy", "gzip", "zstd"};
+    static const char *const nested[] = {"nested", "nested_pages", "nested_old"};
+    static const char *const others[] = {"required",     "seed_flat",     "seed_nested", "seed_second",
+                                         "single",       "hand_repeated", "hand_array",  "hand_tuple",
+                                         "hand_wrapper", "hand_pairs",    "odd_struct"};
+    (void)state;
+    for (size_t i = 0; i < sizeof flat / sizeof *flat; i++)
+        check_file(flat[i], "flat");
+    for (size_t i = 0; i < sizeof nested / sizeof *nested; i++)
+        check_file(nested[i], "nested");
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        check_file(others[i], others[i]);
+    check_ok(read_rows(golden("empty", "parquet")));
+}
+
 /* A file in memory, because thousands are read. */
 static int read_bytes(const void *bytes, size_t n) {
     char path[64];
@@ -107,6 +115,35 @@ static int read_bytes(const void *bytes, size_t n) {
     int rc = read_rows(path);
     close(fd);
     return rc;
+}
+
+/* Columns that disagree are never a wrong row. */
+static void test_disagreeing_columns(void **state) {
+    static const char *const files[][2] = {
+        {"bad_elements", "column 'v' of group 1 of its rows: it has other rows"},
+        {"bad_absent", "column 'v' of group 1 of its rows: it has a value where"},
+        {"bad_values", "column 'v' of group 1 of its rows: it has no value where"},
+        {"bad_rows", "column 'u' of group 1 of its rows: it has more rows"},
+        {"bad_fewer", "column 'u' of group 1 of its rows: it has other rows"},
+        {"bad_texts", "column 'v' of group 1 of its rows: a page has too few values"},
+        {"bad_level", "column 'v' of group 1 of its rows: the levels of a page"},
+        {"bad_definition", "column 'u' of group 1 of its rows: the levels of a page"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        check_fails(read_rows(golden(files[i][0], "parquet")), OT_E_INPUT, files[i][1]);
+}
+
+/* Structs in structs, deeper than any stack. */
+static void test_deep_footer(void **state) {
+    enum { DEPTH = 1 << 22 };
+    char *file = malloc(DEPTH + 12);
+    (void)state;
+    assert_non_null(file);
+    memcpy(file, "PAR1", 4);
+    memset(file + 4, 0x1c, DEPTH);
+    memcpy(file + 4 + DEPTH, "\0\0\x40\0PAR1", 8);
+    check_fails(read_bytes(file, DEPTH + 12), OT_E_INPUT, "in its footer: it ends too early");
+    free(file);
 }
 
 static void test_refused(void **state) {
@@ -172,6 +209,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goldens),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_disagreeing_columns),
+        cmocka_unit_test(test_deep_footer),
         cmocka_unit_test(test_damaged),
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);
