@@ -4,6 +4,7 @@
 Run: python scripts/golden/parquet.py (needs pyarrow)
 """
 
+import gzip
 import json
 import os
 
@@ -112,8 +113,8 @@ def thrift(value):
 
 
 def runs(levels, width):
-    """Levels of version 1: runs of one value each, behind their length."""
-    data = b"".join(b"\x02" + bytes([level]) for level in levels) if width else b""
+    """Levels of version 1: runs of one value each, or the given bytes, behind their length."""
+    data = levels if isinstance(levels, bytes) else b"".join(b"\x02" + bytes([level]) for level in levels) if width else b""
     return len(data).to_bytes(4, "little") + data if width else b""
 
 
@@ -129,19 +130,21 @@ def paths_of(schema):
 
 
 def write_by_hand(name, schema, columns, rows):
-    """schema: fields of SchemaElement. columns: (repetitions, definitions, texts), with the greatest levels. rows: as JSON."""
+    """schema: fields of SchemaElement. columns: (repetitions, definitions, texts, greatest levels). rows: as JSON."""
     data, chunks = b"PAR1", []
     for path, (repetitions, definitions, texts, most) in zip(paths_of(schema), columns):
         page = runs(repetitions, most[0]) + runs(definitions, most[1])
         page += b"".join(len(t).to_bytes(4, "little") + t.encode() for t in texts)
-        head = thrift({1: 0, 2: len(page), 3: len(page), 5: {1: len(definitions), 2: 0, 3: 3, 4: 3}})[1]
-        size = Long(len(head + page))
-        chunks.append({2: Long(len(data)), 3: {1: 6, 2: [0, 3], 3: path, 4: 0, 5: Long(len(definitions)), 6: size, 7: size, 9: Long(len(data))}})
-        data += head + page
+        packed = gzip.compress(page, mtime=0) if name.startswith("long") else page
+        values = len(rows) if isinstance(definitions, bytes) else len(definitions)
+        head = thrift({1: 0, 2: len(page), 3: len(packed), 5: {1: values, 2: 0, 3: 3, 4: 3}})[1]
+        size = Long(len(head + packed))
+        chunks.append({2: Long(len(data)), 3: {1: 6, 2: [0, 3], 3: path, 4: 2 if packed is not page else 0, 5: Long(values), 6: size, 7: size, 9: Long(len(data))}})
+        data += head + packed
     footer = thrift({1: 1, 2: schema, 3: Long(len(rows)), 4: [{1: chunks, 2: Long(len(data)), 3: Long(len(rows))}]})[1]
     with open(os.path.join(FOLDER, name + ".parquet"), "wb") as file:
         file.write(data + footer + len(footer).to_bytes(4, "little") + b"PAR1")
-    if not name.startswith("bad"):
+    if not name.startswith(("bad", "long")):
         write_rows(name, rows)
     if name.startswith("hand"):
         assert pq.read_table(file.name).to_pylist() == rows, name
@@ -168,11 +171,13 @@ def by_hand():
                       [deeper, deeper], [{"k": row, "l": [{"u": t} for t in row]} for row in lists])
     write_by_hand("hand_wrapper", [{4: "root", 5: 1}, {3: optional, 4: "l", 5: 1, 10: logical_list}, {3: repeated, 4: "bag", 5: 1},
                                    {**text, 3: 0, 4: "u"}], [deeper], [{"l": row} for row in lists])
-    write_by_hand("hand_pairs", [{4: "root", 5: 1}, {3: optional, 4: "l", 5: 1, 6: 3}, {3: repeated, 4: "list", 5: 2}, {**text, 3: 0, 4: "u"},
+    write_by_hand("hand_pairs", [{3: repeated, 4: "root", 5: 1}, {3: optional, 4: "l", 5: 1, 6: 3}, {3: repeated, 4: "list", 5: 2}, {**text, 3: 0, 4: "u"},
                                  {**text, 3: 0, 4: "v"}], [deeper, deeper], [{"l": [{"u": t, "v": t} for t in row]} for row in lists])
     # a group that says list, but whose child is not repeated, is a struct; pyarrow refuses it
     write_by_hand("odd_struct", [{4: "root", 5: 1}, {3: optional, 4: "l", 5: 1, 6: 3}, {**text, 3: optional, 4: "u"}],
                   [([0] * 3, [2, 1, 0], ["a"], (0, 2))], [{"l": {"u": "a"}}, {"l": {"u": None}}, {"l": None}])
+    write_by_hand("long_text", [{4: "root", 5: 1}, {**text, 3: optional, 4: "t"}], [([], [1, 1], ["y" * 70000, "z"], (0, 1))], [0, 1])
+    write_by_hand("bad_packed", [{4: "root", 5: 1}, {**text, 3: optional, 4: "u"}], [([], b"\x03", [], (0, 1))], [0, 1])
     # refused: columns that disagree, in the number of rows, of elements, and of values
     pair = [{4: "root", 5: 1}, {3: repeated, 4: "s", 5: 2}, {**text, 3: 0, 4: "u"}, {**text, 3: 0, 4: "v"}]
     write_by_hand("bad_elements", pair, [levels, ([0, 0, 0], [1, 0, 1], ["a", "c"], (1, 1))], lists)

@@ -1,5 +1,6 @@
 /* Parquet files as pyarrow writes them have the rows that pyarrow reads; damaged ones are refused in one line
  * (scripts/golden/parquet.py). */
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +63,9 @@ static void check_file(const char *name, const char *rows) {
             fail_msg("%s: row %d is one too many", name, (int)row);
         check_row(name, (int)row, text, bytes, want);
     }
-    if (rc == -OT_E_USAGE && strstr(ot_error_text(), "install")) {
+    bool has_snappy = dlopen("libsnappy.so.1", RTLD_NOW | RTLD_LOCAL) != NULL;
+    if (rc == -OT_E_USAGE && strstr(ot_error_text(), "install") &&
+        (!has_snappy || strcmp(name, "zstd") == 0)) {
         print_message("SKIP: %s\n", ot_error_text());
     } else {
         check_ok(rc);
@@ -127,10 +130,28 @@ static void test_disagreeing_columns(void **state) {
         {"bad_fewer", "column 'u' of group 1 of its rows: it has other rows"},
         {"bad_texts", "column 'v' of group 1 of its rows: a page has too few values"},
         {"bad_level", "column 'v' of group 1 of its rows: the levels of a page"},
+        {"bad_packed", "column 'u' of group 1 of its rows: the levels of a page"},
         {"bad_definition", "column 'u' of group 1 of its rows: the levels of a page"}};
     (void)state;
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         check_fails(read_rows(golden(files[i][0], "parquet")), OT_E_INPUT, files[i][1]);
+}
+
+static void test_long_text(void **state) {
+    struct ot_source *source;
+    const char *text;
+    size_t bytes;
+    int64_t line;
+    (void)state;
+    check_ok(ot_source_open(golden("long_text", "parquet"), OT_TEXT_BY_DOCUMENT, &source));
+    assert_int_equal(ot_source_next(source, &text, &bytes, &line), 1);
+    assert_int_equal(bytes, 70000 + strlen("{\"t\":\"\"}"));
+    for (size_t i = 6; i < 70006; i++)
+        assert_int_equal(text[i], 'y');
+    assert_int_equal(ot_source_next(source, &text, &bytes, &line), 1);
+    assert_memory_equal(text, "{\"t\":\"z\"}", bytes);
+    assert_int_equal(ot_source_next(source, &text, &bytes, &line), 0);
+    ot_source_close(source);
 }
 
 /* Structs in structs, deeper than any stack. */
@@ -211,6 +232,7 @@ int main(void) {
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_disagreeing_columns),
         cmocka_unit_test(test_deep_footer),
+        cmocka_unit_test(test_long_text),
         cmocka_unit_test(test_damaged),
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);
