@@ -491,6 +491,7 @@ static void test_long_zstd(void **state) {
     check_ok(ot_source_open(path, OT_TEXT_BY_DOCUMENT, &source));
     assert_int_equal(ot_source_next(source, &row, &bytes, &line), 1);
     assert_int_equal(bytes, 1 << 20);
+    assert_in_range(ot_source_bytes_read(source), 1, ot_source_bytes_total(source));
     assert_int_equal(ot_source_next(source, &row, &bytes, &line), 0);
     assert_int_equal(ot_source_bytes_read(source), ot_source_bytes_total(source));
     ot_source_close(source);
