@@ -129,7 +129,7 @@ def paths_of(schema):
     return [path[1:] for path in walk(iter(schema), [])]
 
 
-def write_by_hand(name, schema, columns, rows):
+def write_by_hand(name, schema, columns, rows, page_bytes=0):
     """schema: fields of SchemaElement. columns: (repetitions, definitions, texts, greatest levels). rows: as JSON."""
     data, chunks = b"PAR1", []
     for path, (repetitions, definitions, texts, most) in zip(paths_of(schema), columns):
@@ -137,7 +137,7 @@ def write_by_hand(name, schema, columns, rows):
         page += b"".join(len(t).to_bytes(4, "little") + t.encode() for t in texts)
         packed = gzip.compress(page, mtime=0) if name.startswith("long") else page
         values = len(rows) if isinstance(definitions, bytes) else len(definitions)
-        head = thrift({1: 0, 2: len(page), 3: len(packed), 5: {1: values, 2: 0, 3: 3, 4: 3}})[1]
+        head = thrift({1: 0, 2: page_bytes or len(page), 3: len(packed), 5: {1: values, 2: 0, 3: 3, 4: 3}})[1]
         size = Long(len(head + packed))
         chunks.append({2: Long(len(data)), 3: {1: 6, 2: [0, 3], 3: path, 4: 2 if packed is not page else 0, 5: Long(values), 6: size, 7: size, 9: Long(len(data))}})
         data += head + packed
@@ -178,7 +178,8 @@ def by_hand():
                   [([0] * 3, [2, 1, 0], ["a"], (0, 2))], [{"l": {"u": "a"}}, {"l": {"u": None}}, {"l": None}])
     write_by_hand("long_text", [{4: "root", 5: 1}, {**text, 3: optional, 4: "t"}], [([], [1, 1], ["y" * 70000, "z"], (0, 1))], [0, 1])
     write_by_hand("bad_packed", [{4: "root", 5: 1}, {**text, 3: optional, 4: "u"}], [([], b"\x03", [], (0, 1))], [0, 1])
-    # refused: columns that disagree, in the number of rows, of elements, and of values
+    # refused: a page of more than 256 MB; columns that disagree, in the number of rows, of elements, and of values
+    write_by_hand("bad_size", [{4: "root", 5: 1}, {**text, 3: 0, 4: "u"}], [([], [0], ["y"], (0, 0))], [0], (1 << 28) + 1)
     pair = [{4: "root", 5: 1}, {3: repeated, 4: "s", 5: 2}, {**text, 3: 0, 4: "u"}, {**text, 3: 0, 4: "v"}]
     write_by_hand("bad_elements", pair, [levels, ([0, 0, 0], [1, 0, 1], ["a", "c"], (1, 1))], lists)
     write_by_hand("bad_absent", pair, [levels, ([0, 1, 0, 0], [1, 1, 1, 1], ["a", "b", "x", "c"], (1, 1))], lists)

@@ -155,12 +155,25 @@ static bool take_plain(const struct parquet_node *node, const unsigned char **at
     return true;
 }
 
+static int too_large(const struct ot_source *s, size_t bytes) {
+    return ot_fail(
+        OT_E_INPUT,
+        "%s: the pages of the Parquet file are too large (%zu MB, and one of %zu MB); write the file again "
+        "with smaller pages or fewer columns",
+        s->path, s->parquet->page_bytes >> 20, bytes >> 20);
+}
+
 static int take_dictionary(struct ot_source *s, struct parquet_column *c, const struct parquet_header *h) {
     const unsigned char *at = c->dictionary, *end = at + c->dictionary_bytes;
     bool has_size = c->node->type != PARQUET_FIXED || c->node->fixed_bytes > 0;
     if (c->entries || (h->encoding != PARQUET_PLAIN && h->encoding != PARQUET_PLAIN_DICTIONARY) ||
         !has_size || c->node->type == PARQUET_BOOLEAN || (uint64_t)h->values > c->dictionary_bytes)
         return ot_parquet_damaged(s, c, "a dictionary");
+    size_t table = (size_t)h->values * sizeof *c->entries; /* as large as a page at most, and as bounded */
+    if (table > OT_SOURCE_MAX_ROW_BYTES || table > MOST_PAGE_BYTES - s->parquet->page_bytes)
+        return too_large(s, table);
+    s->parquet->page_bytes += table;
+    c->dictionary_bytes += table;
     c->n_entries = (size_t)h->values;
     c->entries = calloc(c->n_entries + 1, sizeof *c->entries);
     if (!c->entries)
@@ -251,11 +264,7 @@ static int make_room(struct ot_source *s, unsigned char **page, size_t *have, si
     *have = 0;
     *page = NULL;
     if (bytes > OT_SOURCE_MAX_ROW_BYTES || bytes > MOST_PAGE_BYTES - p->page_bytes)
-        return ot_fail(
-            OT_E_INPUT,
-            "%s: the pages of the Parquet file are too large (%zu MB, and one of %zu MB); write the file "
-            "again with smaller pages or fewer columns",
-            s->path, p->page_bytes >> 20, bytes >> 20);
+        return too_large(s, bytes);
     *page = malloc(bytes + 1);
     if (!*page)
         return ot_source_no_memory(s);

@@ -130,6 +130,7 @@ static void test_disagreeing_columns(void **state) {
         {"bad_fewer", "column 'u' of group 1 of its rows: it has other rows"},
         {"bad_texts", "column 'v' of group 1 of its rows: a page has too few values"},
         {"bad_level", "column 'v' of group 1 of its rows: the levels of a page"},
+        {"bad_size", "the pages of the Parquet file are too large (0 MB, and one of 256 MB)"},
         {"bad_packed", "column 'u' of group 1 of its rows: the levels of a page"},
         {"bad_definition", "column 'u' of group 1 of its rows: the levels of a page"}};
     (void)state;
