@@ -1,4 +1,5 @@
-/* offload-train eval: loss and token accuracy of a model on rows, and judged answers. */
+/* offload-train eval: loss and token accuracy of a model on rows, and judged answers. Several ranks evaluate
+ * together (src/train/evaluate.h); rank 0 alone prints. */
 #include <math.h>
 #include <stdio.h>
 
@@ -6,12 +7,16 @@
 #include "src/base/json.h"
 #include "src/base/log.h"
 #include "src/base/minmax.h"
+#include "src/base/signals.h"
 #include "src/base/units.h"
 #include "src/cli/command.h"
+#include "src/cli/launch.h"
 #include "src/session/open.h"
+#include "src/session/session_ranks.h"
 #include "src/train/answers.h"
 #include "src/train/evaluate.h"
 #include "src/train/rows.h"
+#include "src/train/run_identity.h"
 #include "src/train/run_shape.h"
 
 /* Lines by kind of query, and how well the contents tell queries apart. */
@@ -70,8 +75,13 @@ static int print_result(const struct ot_options *options, const struct ot_eval_r
     return ot_json_print(&w);
 }
 
+/* A forward pass has one micro-batch, or one for each prompt that it reads. So the plan does not grow with
+ * the rows: it has places for at most this many. The schedule of 128 blocks has room for them. */
+enum { MOST_MICRO_BATCHES = 128 };
+
 static int start(struct ot_session *s, const struct ot_rows *rows, const struct ot_answers *answers) {
-    int64_t sequences = ot_packing_sequences(rows->eval), micro = s->options->micro_batch;
+    int64_t micro = s->options->micro_batch;
+    int64_t sequences = ot_min(ot_packing_sequences(rows->eval), MOST_MICRO_BATCHES * ot_max(micro, 1));
     struct ot_session_need need = {.max_position = rows->seq_len,
                                    .sequence_tokens = rows->seq_len,
                                    .step_sequences = sequences,
@@ -79,7 +89,21 @@ static int start(struct ot_session *s, const struct ot_rows *rows, const struct 
                                    .host_bytes = ot_rows_bytes(rows)};
     ot_answers_need(answers, s, &need);
     OT_TRY(ot_session_plan(s, &need));
-    return ot_session_start(s, NULL);
+    OT_TRY(ot_session_start(s, NULL));
+    return ot_agree_on_weights(s);
+}
+
+/* Rows that were left out or cut. */
+static void warn(const struct ot_session *s, const struct ot_rows *rows) {
+    const struct ot_data_stats *stats = ot_dataset_stats(rows->data);
+    char name[OT_DATA_NAME_BYTES];
+    if (stats->bad || stats->untrained || stats->duplicates || stats->truncated)
+        ot_log(
+            OT_LOG_WARN,
+            "%s: %lld rows skipped as bad, %lld without a trained token, %lld duplicates, %lld truncated to "
+            "%lld tokens",
+            ot_data_name(s->options, name), (long long)stats->bad, (long long)stats->untrained,
+            (long long)stats->duplicates, (long long)stats->truncated, (long long)rows->seq_len);
 }
 
 static int evaluate(struct ot_session *s, struct ot_rows *rows, struct ot_answers **answers) {
@@ -87,40 +111,41 @@ static int evaluate(struct ot_session *s, struct ot_rows *rows, struct ot_answer
     struct ot_answer_score score;
     OT_TRY(ot_shape_seq_len(s->settings, ot_model_longest_row(&s->model.config), &seq_len));
     OT_TRY(ot_rows_open(s, seq_len, rows));
-    if (s->options->show_sample)
+    OT_TRY(ot_agree_on_use(s, rows));
+    if (s->options->show_sample && ot_is_rank0(s))
         OT_TRY(ot_sample_view_print(s, rows));
     OT_TRY(ot_answers_open(s, rows, answers));
     OT_TRY(start(s, rows, *answers));
     struct ot_evaluation evaluation = {.dataset = rows->eval_set,
                                        .packing = rows->eval,
                                        .seq_len = seq_len,
-                                       .micro_sequences = s->plan.chosen.micro_tokens / seq_len};
-    char name[OT_DATA_NAME_BYTES];
+                                       .micro_sequences = s->plan.chosen.micro_tokens / seq_len,
+                                       .comm = s->ranks.comm};
     struct ot_eval_result result;
     OT_TRY(ot_evaluate(s->engine, &evaluation, &result));
-    const struct ot_data_stats *stats = ot_dataset_stats(rows->data);
-    if (stats->bad || stats->untrained || stats->duplicates || stats->truncated)
-        ot_log(
-            OT_LOG_WARN,
-            "%s: %lld rows skipped as bad, %lld without a trained token, %lld duplicates, %lld truncated to "
-            "%lld tokens",
-            ot_data_name(s->options, name), (long long)stats->bad, (long long)stats->untrained,
-            (long long)stats->duplicates, (long long)stats->truncated, (long long)seq_len);
+    if (ot_is_rank0(s))
+        warn(s, rows);
     if (*answers)
         OT_TRY(ot_answers_run(*answers, s, NULL, &score));
-    return print_result(s->options, &result, *answers ? &score : NULL);
+    return ot_is_rank0(s) ? print_result(s->options, &result, *answers ? &score : NULL) : 0;
 }
 
 int ot_command_eval(const struct ot_options *options) {
     struct ot_settings settings = {*options};
-    struct ot_session session;
+    struct ot_session session = {0};
+    struct ot_world *world = NULL;
     struct ot_rows rows = {0};
     struct ot_answers *answers = NULL;
-    int rc = ot_session_open(&settings, &session);
+    int rc = ot_launch_join(options, &world);
+    session.ranks.world = world;
+    if (rc == 0 && world)
+        rc = ot_stop_install_early("error: stopped before the evaluation was done\n");
+    if (rc == 0)
+        rc = ot_session_open(&settings, &session);
     if (rc == 0)
         rc = evaluate(&session, &rows, &answers);
+    rc = ot_launch_leave(&session, world, rc);
     ot_answers_close(answers);
     ot_rows_close(&rows);
-    ot_session_close(&session);
     return rc;
 }

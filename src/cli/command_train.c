@@ -473,20 +473,6 @@ static int find_checkpoint(struct train *t) {
     return ot_resume_take_over(&t->resume, &t->settings);
 }
 
-/* Connects the ranks, if there are several. Rank 0 speaks for all. */
-static int open_world(struct train *t) {
-    const struct ot_options *o = &t->settings.in_effect;
-    struct ot_launch launch;
-    OT_TRY(ot_launch_find(o, &launch));
-    if (launch.ranks.ranks <= 1)
-        return 0;
-    if (launch.ranks.rank != 0)
-        ot_log_set_level(OT_LOG_WARN);
-    OT_TRY(ot_launch_world(o, &launch, &t->world));
-    t->session.ranks.world = t->world;
-    return 0;
-}
-
 /* Compares the ranks before the step is chosen and the plan is made, because errors there do not name the
  * difference. */
 static int agree(struct train *t) {
@@ -496,7 +482,8 @@ static int agree(struct train *t) {
 
 static int prepare_and_run(struct train *t) {
     const struct ot_options *options = &t->settings.in_effect;
-    OT_TRY(open_world(t));
+    OT_TRY(ot_launch_join(options, &t->world));
+    t->session.ranks.world = t->world;
     OT_TRY(find_checkpoint(t));
     OT_TRY(ot_run_log_open(options->json && ot_is_rank0(&t->session), &t->log));
     OT_TRY(ot_session_open(&t->settings, &t->session));

@@ -20,6 +20,7 @@
 #include "src/base/error.h"
 #include "src/base/file_io.h"
 #include "src/base/log.h"
+#include "src/session/open.h"
 
 static int count_gpus(void) {
     char bus_id[OT_BUS_ID_BYTES];
@@ -54,14 +55,40 @@ int ot_launch_world(const struct ot_options *options, const struct ot_launch *la
     return ot_world_open(&config, world);
 }
 
+int ot_launch_join(const struct ot_options *options, struct ot_world **world) {
+    struct ot_launch launch;
+    OT_TRY(ot_launch_find(options, &launch));
+    if (launch.ranks.ranks <= 1)
+        return 0;
+    if (launch.ranks.rank != 0)
+        ot_log_set_level(OT_LOG_WARN);
+    return ot_launch_world(options, &launch, world);
+}
+
+int ot_launch_leave(struct ot_session *session, struct ot_world *world, int rc) {
+    struct ot_error why; /* errors of closing are not reported */
+    ot_error_save(&why, rc);
+    if (world && rc < 0)
+        ot_error_save(&why, ot_world_fail(world, &why));
+    if (session->engine && ot_engine_is_stuck(session->engine)) /* its threads still use all of it */
+        return ot_error_load(&why);
+    ot_session_close(session);
+    ot_world_close(world);
+    return ot_error_load(&why);
+}
+
+/* True if several ranks can run the command together. plan has --gpus too, but no connections. */
+static bool has_ranks(const struct ot_options *options) {
+    int index = ot_option_find("master", strlen("master"), options->command);
+    return ot_option_at(index)->commands & (1u << options->command);
+}
+
 void ot_launch_tell(int argc, char *const *argv, struct ot_options *options, int rc) {
     struct ot_launch launch;
     struct ot_error why;
-    bool has_ranks = options->command == OT_COMMAND_TRAIN || options->command == OT_COMMAND_COMM_TEST ||
-                     options->command == OT_COMMAND_PROBE;
     ot_error_save(&why, rc);
     ot_options_find_rank(argc, argv, options);
-    if (has_ranks && ot_launch_find(options, &launch) == 0 && launch.ranks.ranks > 1) {
+    if (has_ranks(options) && ot_launch_find(options, &launch) == 0 && launch.ranks.ranks > 1) {
         struct ot_world_config config = world_config(options, &launch);
         ot_world_tell(&config, &why);
     }
@@ -71,6 +98,8 @@ void ot_launch_tell(int argc, char *const *argv, struct ot_options *options, int
 int ot_launch_command(const struct ot_options *options, char **argv, int *exit_code) {
     struct ot_launch found;
     char text[OT_LAUNCH_TEXT_BYTES];
+    if (!has_ranks(options))
+        return 0;
     OT_TRY(ot_launch_find(options, &found));
     if (*found.note && !options->quiet)
         ot_log(OT_LOG_INFO, "note    %s", found.note);

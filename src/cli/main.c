@@ -47,12 +47,9 @@ static int run(const struct ot_options *options, char **argv, int *exit_code) {
     signal(SIGXFSZ, SIG_IGN);
     if (options->quiet)
         ot_log_set_level(OT_LOG_WARN);
-    if (options->command == OT_COMMAND_TRAIN || options->command == OT_COMMAND_COMM_TEST ||
-        options->command == OT_COMMAND_PROBE) {
-        int rc = ot_launch_command(options, argv, exit_code);
-        if (rc != 0)
-            return rc < 0 ? rc : 0;
-    }
+    int launched = ot_launch_command(options, argv, exit_code);
+    if (launched != 0)
+        return launched < 0 ? launched : 0;
     if (options->command == OT_COMMAND_TRAIN || options->command == OT_COMMAND_BENCH ||
         options->command == OT_COMMAND_PROBE)
         OT_TRY(ot_log_start()); /* long commands must not wait for the reader of their log */

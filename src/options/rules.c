@@ -49,7 +49,7 @@ static const struct rule dependent[] = {
     {OT_FOR_GENERATE, "prompt-format columns", "row"},
     {OT_FOR_GENERATE, "top-p seed", "temperature"},
     {OT_FOR_TRAIN | OT_FOR_PLAN, "force", "trace"},
-    {OT_FOR_TRAIN | OT_FOR_COMM_TEST | OT_FOR_PROBE, "node-rank", "nodes"},
+    {OT_FOR_TRAIN | OT_FOR_EVAL | OT_FOR_COMM_TEST | OT_FOR_PROBE, "node-rank", "nodes"},
     {OT_FOR_PLAN, "host-bw gpus nodes", "gpu"},
     {OT_FOR_PLAN, "p2p", "gpus"},
     {OT_FOR_PLAN, "nic", "nodes"},
@@ -324,7 +324,6 @@ static int check_step(const struct ot_options *o) {
     if (ot_options_given(o, "shadow") && o->shadow > 0 && o->clip == 0)
         return ot_fail(OT_E_USAGE, "--shadow has no effect with --clip 0: updates do not wait for the norm");
     OT_TRY(check_homes(o));
-    OT_TRY(check_sharing(o));
     return check_shares(o);
 }
 
@@ -448,6 +447,7 @@ static int check_quantize(const struct ot_options *o) {
 int ot_options_check(struct ot_options *options) {
     OT_TRY(check_pairs(options));
     OT_TRY(check_required(options));
+    OT_TRY(check_sharing(options));
     if (options->command == OT_COMMAND_TRAIN)
         return check_train(options);
     if (options->command == OT_COMMAND_EVAL)

@@ -2,8 +2,10 @@
 #include <string.h>
 
 #include "models/encoded.h"
+#include "offload/plan/slabs.h"
 #include "offload/plan/stages.h"
 #include "src/base/error.h"
+#include "src/base/log.h"
 #include "src/base/minmax.h"
 #include "src/session/device.h"
 #include "src/session/open.h"
@@ -16,7 +18,8 @@ static struct ot_plan_request make_request(const struct ot_session *s, const str
     request.chain = ot_model_chain(s->model.built);
     memcpy(request.budget_bytes, s->machine.budget_bytes, sizeof request.budget_bytes);
     request.sequence_tokens = need->sequence_tokens;
-    request.step_sequences = need->step_sequences;
+    /* Without training there is no step to divide: each rank has the micro-batch that one rank would have. */
+    request.step_sequences = need->step_sequences * (need->train ? 1 : ot_shard_groups(&s->ranks.shard));
     request.micro_sequences = need->micro_sequences;
     request.train = need->train;
     request.clip = need->clip;
@@ -132,8 +135,88 @@ static int open_model(struct ot_session *s, const struct ot_session_need *need) 
     return need->train ? ot_session_ranks_find_division(s, need->resumed_ranks) : 0;
 }
 
+/* ---- ranks that do not train ---- */
+
+/* A way to divide a model that is not trained. All ways have the same bits. */
+struct way {
+    enum ot_shard_mode mode;
+    bool one_copy;
+    bool on_device; /* if all weights of the rank stay on its device */
+    bool answers;   /* with --shard auto: only for generation, whose passes compute little */
+    const char *what;
+};
+
+/* The first way that all ranks have memory for is taken. On the device, a rank's layers follow each other, so
+ * that activations cross least. Weights that are streamed come in turns: a rank fetches its next layer while
+ * the others compute. */
+static const struct way ways[] = {
+    {OT_SHARD_NONE, false, true, false, "each rank has all weights on its device"},
+    {OT_SHARD_STAGES, false, true, true, "each rank has its layers on its device"},
+    {OT_SHARD_NONE, false, false, false, "each rank streams all weights from memory of its own"},
+    {OT_SHARD_STATE, false, true, false, "each rank has all weights on its device"},
+    {OT_SHARD_FULL, true, false, false, "the ranks stream weights from one copy in RAM"},
+    {OT_SHARD_FULL, false, false, false, "each rank has a part of the weights, and gathers the others"},
+    {OT_SHARD_STAGES, false, false, false, "each rank streams its layers"},
+};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+static bool is_open(const struct ot_session *s, const struct way *way, bool generates) {
+    const struct ot_options *o = s->options;
+    if (way->one_copy)
+        return s->ranks.shard.one_copy || s->ranks.may_one_copy;
+    if (s->ranks.shard.one_copy)
+        return false;
+    return o->shard == OT_CHOICE_SHARD_AUTO ? way->mode != OT_SHARD_STATE && (generates || !way->answers)
+                                            : way->mode == ot_plan_request_mode(o);
+}
+
+static bool is_on_device(const struct ot_plan *plan) {
+    bool all = true;
+    for (int i = 0; i < plan->n_slabs; i++)
+        all = all && ot_slab_is_resident(plan, i);
+    return all;
+}
+
+/* True if this rank has memory for the way. */
+static bool has_room(const struct ot_session *s, const struct ot_session_need *need, const struct way *way) {
+    struct ot_plan_request request = make_request(s, need);
+    struct ot_plan plan;
+    bool divides = way->mode != OT_SHARD_STAGES ||
+                   (ot_comm_need_transfers(s->ranks.comm) == 0 &&
+                    ot_stages_check(ot_model_chain(s->model.built), &s->ranks.shard) == 0);
+    request.is_trial = true;
+    if (!divides || ot_plan_make(&request, &plan) < 0)
+        return false;
+    bool fits = !way->on_device || is_on_device(&plan);
+    ot_plan_free(&plan);
+    return fits;
+}
+
+/* Sets session->ranks.shard. If there is no way, it stays, and its plan is refused with a cure. */
+static int choose_way(struct ot_session *s, const struct ot_session_need *need) {
+    const struct ot_shard before = s->ranks.shard;
+    for (int i = 0; i < WAYS; i++) {
+        int64_t fits = is_open(s, &ways[i], need->cache_tokens > 0);
+        if (!fits)
+            continue;
+        s->ranks.shard.mode = ways[i].mode;
+        s->ranks.shard.one_copy = ways[i].one_copy;
+        s->ranks.shard.turn_blocks = ways[i].on_device ? 0 : before.turn_blocks;
+        fits = has_room(s, need, &ways[i]);
+        OT_TRY(ot_session_ranks_find_least(s, &fits, 1));
+        if (fits) {
+            ot_log(OT_LOG_INFO, "shard   %s: %s", ot_shard_mode_name(ways[i].mode), ways[i].what);
+            return 0;
+        }
+        s->ranks.shard = before;
+    }
+    return 0;
+}
+
 int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
     OT_TRY(open_model(s, need));
+    if (s->ranks.comm && !need->train)
+        OT_TRY(choose_way(s, need));
     struct ot_plan_request request = make_request(s, need);
     int rc = make_plan(s, &request);
     if (rc == -OT_E_BUDGET)

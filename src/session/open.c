@@ -312,10 +312,12 @@ int ot_session_scale_rope(const struct ot_options *options, struct ot_model_conf
     return rc < 0 ? ot_fail_context(rc, "--rope-scaling") : 0;
 }
 
-/* Before adapters are laid over the base. A run without weights is refused later, with the reason. */
+/* Before adapters are laid over the base. A run records the fingerprint, and ranks compare it. A run without
+ * weights is refused later, with the reason. */
 static int take_base_print(struct ot_session *s) {
-    bool reads = s->model.dir && ot_model_dir_facts(s->model.dir)->has_weights &&
-                 s->options->command == OT_COMMAND_TRAIN && s->options->init == OT_CHOICE_INIT_FILES;
+    bool is_needed = s->options->command == OT_COMMAND_TRAIN || s->ranks.world;
+    bool reads = is_needed && s->model.dir && ot_model_dir_facts(s->model.dir)->has_weights &&
+                 s->options->init == OT_CHOICE_INIT_FILES;
     return reads ? ot_base_print_take(s->model.dir, &s->model.config, &s->model.base) : 0;
 }
 

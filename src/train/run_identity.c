@@ -18,9 +18,11 @@ int ot_run_identity_make(const struct ot_session *session, const struct ot_rows 
         .config = session->model.config, .dtype = session->model.stored, .ids = session->text.ids};
     char *text;
     size_t bytes;
-    *out = (struct ot_run_identity){.data = ot_rows_fingerprint(rows), .base = session->model.base};
-    if (rows->own_eval)
-        out->eval_data = ot_dataset_fingerprint(rows->own_eval);
+    *out = (struct ot_run_identity){.base = session->model.base};
+    if (rows && rows->train)
+        out->data = ot_rows_fingerprint(rows);
+    if (rows && (rows->own_eval || !rows->train))
+        out->eval_data = ot_dataset_fingerprint(rows->own_eval ? rows->own_eval : rows->data);
     OT_TRY(ot_model_config_write(&file, &text, &bytes));
     int rc = ot_json_parse(text, bytes, "the model's config", &out->model);
     free(text);
@@ -60,8 +62,8 @@ enum { MOST_OPTIONS = 256, ARITHMETIC_BYTES = 192 };
 
 /* ---- options ---- */
 
-/* Options that change no bit of the result, but that all ranks must share. */
-static const char joint[] = "shard share-weights eval-every save-every no-save save-local";
+/* Other options that all ranks must share: some change no bit of a run's result, others are not train's. */
+static const char joint[] = "shard share-weights eval-every save-every no-save save-local generate";
 
 static bool must_agree(const struct ot_option *option) {
     return ot_words_have(joint, option->name) || option->on_resume == OT_RESUME_SAME ||
@@ -233,4 +235,17 @@ int ot_agree_on_run(struct ot_session *s, const struct ot_run_identity *identity
     OT_TRY(agree_on_rows(s->ranks.comm, "the evaluation data", &identity->eval_data));
     OT_TRY(check_gpus(s));
     return agree_on_arithmetic(s);
+}
+
+int ot_agree_on_use(struct ot_session *s, const struct ot_rows *rows) {
+    struct ot_run_identity identity;
+    int rc;
+    if (!s->ranks.comm)
+        return 0;
+    OT_TRY_GOTO(ot_run_identity_make(s, rows, &identity), rc, out);
+    OT_TRY_GOTO(ot_run_identity_take_options(&identity, s->options), rc, out);
+    rc = ot_agree_on_run(s, &identity);
+out:
+    ot_run_identity_free(&identity);
+    return rc;
 }

@@ -14,8 +14,8 @@ struct ot_run_identity {
     struct ot_base_print base;
 };
 
-/* Takes the model and the rows. Reads all tokens once, which takes about a second for a billion tokens.
- * Errors: OT_E_BUDGET. `out` needs ot_run_identity_free in either case. */
+/* Takes the model and the rows (NULL: none). Reads all tokens once, which takes about a second for a billion
+ * tokens. Errors: OT_E_BUDGET. `out` needs ot_run_identity_free in either case. */
 int ot_run_identity_make(const struct ot_session *session, const struct ot_rows *rows,
                          struct ot_run_identity *out);
 /* Takes the options. Call this after the last option was chosen. Errors: OT_E_BUDGET. */
@@ -34,6 +34,8 @@ void ot_run_identity_free(struct ot_run_identity *identity);
  * libraries or instruction sets may differ in the last digits: that is an error with --deterministic world,
  * and else a warning. Errors: OT_E_USAGE (they differ), OT_E_COMM, OT_E_BUDGET. */
 int ot_agree_on_run(struct ot_session *session, const struct ot_run_identity *identity);
+/* The same for a command that trains nothing. rows: NULL: it reads none. */
+int ot_agree_on_use(struct ot_session *session, const struct ot_rows *rows);
 /* Once the session is started: compares checksums of all weights that it read from files. Before, only a
  * sample of the base was compared, which tells revisions of a model apart before long work. Errors: as
  * ot_agree_on_run. */
