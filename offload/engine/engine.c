@@ -459,12 +459,17 @@ void ot_engine_set_progress(struct ot_engine *en, const struct ot_engine_progres
 
 /* ---- forward alone ---- */
 
-int ot_engine_begin_pass(struct ot_engine *en) {
+int ot_engine_prepare_passes(struct ot_engine *en) {
     OT_TRY(check_collected(en));
     OT_TRY(ot_engine_drain(en));
     OT_TRY(ot_engine_unstage(en));
     OT_TRY(gather_weights(en));
     en->one_copy_is_read = en->layout.one_copy_bytes > 0;
+    return 0;
+}
+
+int ot_engine_begin_pass(struct ot_engine *en) {
+    OT_TRY(ot_engine_prepare_passes(en));
     memset(en->steps[0].micro_tokens, 0, (size_t)en->plan.max_micro * sizeof *en->steps[0].micro_tokens);
     en->steps[0].n_micro = en->steps[0].n_places = 0;
     return 0;
@@ -498,6 +503,17 @@ void ot_engine_clear_results(struct ot_engine *en) {
 
 bool ot_engine_runs_together(const struct ot_engine *en) {
     return ot_plan_has_stages(&en->plan);
+}
+
+static bool has_operations(const struct ot_schedule *schedule) {
+    for (int i = 0; i < schedule->n_tasks; i++)
+        if (schedule->tasks[i].lane == OT_LANE_COMM)
+            return true;
+    return false;
+}
+
+bool ot_engine_runs_alone(const struct ot_engine *en) {
+    return !has_operations(&en->eval) && !has_operations(&en->decode) && !has_operations(&en->prompts);
 }
 
 int ot_engine_eval_hits(struct ot_engine *en, const struct ot_micro_batch *micro, float *token_loss,

@@ -190,6 +190,11 @@ int ot_engine_eval_hits(struct ot_engine *engine, const struct ot_micro_batch *m
 /* True if all ranks must run each forward pass alone together, with the same tokens, because they are stages
  * (plan/stages.h). All of them then have its results. */
 bool ot_engine_runs_together(const struct ot_engine *engine);
+/* True if no forward pass needs another rank, so that each rank may make passes of its own: any number, for
+ * other tokens. All ranks call ot_engine_prepare_passes first. */
+bool ot_engine_runs_alone(const struct ot_engine *engine);
+/* Collective. Drains, and makes whole weights whole again where each rank has updated a part of them. */
+int ot_engine_prepare_passes(struct ot_engine *engine);
 
 /* ---- generation (engine/texts.c; drained) ---- */
 

@@ -29,8 +29,8 @@ struct ot_lines {
     size_t n, capacity;
 };
 
-/* Appends up to `most` lines and returns their number. At a terminal, says once which input is expected.
- * Errors: OT_E_IO, OT_E_BUDGET (a line is too long). */
+void ot_lines_invite(void); /* at a terminal, says which input is expected */
+/* Appends up to `most` lines and returns their number. Errors: OT_E_IO, OT_E_BUDGET (a line is too long). */
 int ot_lines_read_stdin(struct ot_lines *lines, int most);
 /* Errors: OT_E_BUDGET. */
 int ot_lines_add(struct ot_lines *lines, const char *text, size_t bytes);

@@ -1,7 +1,5 @@
-/* offload-train generate: continues texts, or answers data rows. */
-#include <errno.h>
-#include <poll.h>
-#include <pthread.h>
+/* offload-train generate: continues texts, or answers data rows. Texts of several prompts grow side by side.
+ * Several ranks generate together (src/train/generator.h); rank 0 alone reads prompts and prints. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,315 +11,36 @@
 #include "src/base/log.h"
 #include "src/base/memory.h"
 #include "src/base/minmax.h"
+#include "src/base/signals.h"
 #include "src/base/text.h"
 #include "src/base/units.h"
+#include "src/cli/chat.h"
 #include "src/cli/command.h"
+#include "src/cli/launch.h"
+#include "src/cli/turns.h"
 #include "src/session/open.h"
+#include "src/session/session_ranks.h"
 #include "src/train/generator.h"
+#include "src/train/run_identity.h"
 
-/* ---- chat ---- */
-
-/* A conversation at the terminal, for generate --chat. The user types a turn and reads the answer while the
- * model writes it. The conversation goes to the model as a data row does: in the chat template that rows
- * would get.
- *
- * Lines that begin with a slash are commands: /reset begins a new conversation, /exit ends the program.
- * Ctrl-C stops an answer and keeps what was written of it. At the prompt, Ctrl-D ends the program, and so
- * does Ctrl-C twice. Where stdin is no terminal, each line is a turn; the answers are all that goes to
- * stdout.
- */
-
-/* Tokens of a conversation for which memory is planned, if the model has so many positions. */
-enum { OT_CHAT_TOKENS = 8192 };
-
-enum { MOST_LINE_BYTES = 1 << 24, DEFAULT_ANSWER_TOKENS = 1024 };
-
-struct turn {
-    const char *role;
-    char *text;
-    size_t bytes;
-};
-
-struct chat {
-    struct ot_session *session;
-    int64_t capacity;
-    struct turn *turns;
-    size_t n, room;
-    uint64_t answers; /* number of answers so far */
-    bool terminal;
-};
-
-/* ---- Ctrl-C ---- */
-
-static volatile sig_atomic_t interrupts;
-
-static void count_interrupt(int signal) {
-    (void)signal;
-    interrupts++;
-}
-
-static bool is_interrupted(void) {
-    return interrupts > 0;
-}
-
-/* Without SA_RESTART: Ctrl-C ends the wait for a line. */
-static void catch_interrupts(struct sigaction *before) {
-    struct sigaction action = {.sa_handler = count_interrupt};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, before);
-}
-
-/* ---- turns ---- */
-
-static int add_turn(struct chat *chat, const char *role, const char *text, size_t bytes) {
-    OT_TRY(ot_grow(&chat->turns, &chat->room, chat->n + 1, sizeof *chat->turns, "turns"));
-    char *copy = ot_string_copy(text, bytes);
-    if (!copy)
-        return ot_fail(OT_E_BUDGET, "no memory for a turn of %zu bytes", bytes);
-    chat->turns[chat->n++] = (struct turn){role, copy, bytes};
-    return 0;
-}
-
-/* Keeps the first n turns. */
-static void keep_turns(struct chat *chat, size_t n) {
-    while (chat->n > n)
-        free(chat->turns[--chat->n].text);
-}
-
-static int begin(struct chat *chat) {
-    const char *system = chat->session->options->system;
-    keep_turns(chat, 0);
-    return system ? add_turn(chat, "system", system, strlen(system)) : 0;
-}
-
-static int make_prompt(const struct chat *chat, struct ot_prompt *prompt) {
-    struct ot_json_writer w = {.indent = -1};
-    char *row;
-    size_t bytes;
-    ot_json_begin_object(&w, NULL);
-    ot_json_begin_array(&w, "messages");
-    for (size_t i = 0; i < chat->n; i++) {
-        ot_json_begin_object(&w, NULL);
-        ot_json_put_text(&w, "role", chat->turns[i].role);
-        ot_json_put_string(&w, "content", chat->turns[i].text, chat->turns[i].bytes);
-        ot_json_end_object(&w);
-    }
-    ot_json_end_array(&w);
-    ot_json_end_object(&w);
-    OT_TRY(ot_json_writer_take(&w, &row, &bytes));
-    int rc = ot_prompt_from_row(chat->session, row, bytes, "conversation", prompt);
-    free(row);
-    return rc;
-}
-
-/* Checks before the model is loaded that a conversation can be formatted. Errors: as ot_prompt_from_row. */
-static int chat_check(const struct ot_session *session) {
-    struct chat chat = {.session = (struct ot_session *)session};
-    struct ot_prompt prompt = {0};
-    if (ot_model_has_pairs(&session->model.config))
-        return ot_fail(OT_E_USAGE,
-                       "--chat: an encoder-decoder answers one input, without turns; use -p TEXT");
-    int rc = begin(&chat);
-    if (rc == 0)
-        rc = add_turn(&chat, "user", "Hello", strlen("Hello"));
-    if (rc == 0)
-        rc = make_prompt(&chat, &prompt);
-    ot_prompt_free(&prompt);
-    keep_turns(&chat, 0);
-    free(chat.turns);
-    return rc;
-}
-
-/* ---- answers ---- */
-
-static int print_piece(void *context, const char *text, size_t bytes) {
-    (void)context;
-    if (fwrite(text, 1, bytes, stdout) != bytes || fflush(stdout) != 0)
-        return ot_fail(OT_E_IO, "stdout: cannot write the text");
-    return 0;
-}
-
-static int end_line(void) {
-    return print_piece(NULL, "\n", 1);
-}
-
-static int generate(struct chat *chat, const struct ot_prompt *prompt) {
-    const struct ot_options *o = chat->session->options;
-    int64_t room = chat->capacity - prompt->n;
-    int64_t most = ot_options_given(o, "max-new-tokens") ? o->max_new_tokens : DEFAULT_ANSWER_TOKENS;
-    struct ot_generation generation = {.prompt = prompt->ids,
-                                       .n_prompt = prompt->n,
-                                       .max_new = ot_min(most, room),
-                                       .temperature = o->temperature,
-                                       .top_p = o->top_p,
-                                       .seed = (uint64_t)o->seed,
-                                       .number = chat->answers++,
-                                       .emit = print_piece,
-                                       .stopped = is_interrupted};
-    struct ot_generated answer = {0};
-    int rc = ot_generate(chat->session, &generation, &answer);
-    if (rc == 0)
-        rc = end_line();
-    bool stopped = is_interrupted();
-    if (stopped) /* later signals are for the prompt */
-        interrupts = 0;
-    if (rc == 0 && stopped)
-        ot_log(OT_LOG_INFO, "stopped; what was written stays part of the conversation");
-    else if (rc == 0 && !answer.ended)
-        ot_log(OT_LOG_INFO, "the answer ends after %lld tokens (--max-new-tokens, or the room that is left)",
-               (long long)answer.n);
-    if (rc == 0)
-        rc = add_turn(chat, "assistant", answer.text ? answer.text : "", answer.bytes);
-    ot_generated_free(&answer);
-    return rc;
-}
-
-static int check_room(const struct chat *chat, const struct ot_prompt *prompt) {
-    if (prompt->n < chat->capacity)
-        return 0;
-    return ot_fail(OT_E_INPUT,
-                   "the conversation has %lld tokens, but there is room for %lld; /reset begins a new one",
-                   (long long)prompt->n, (long long)chat->capacity);
-}
-
-/* Answers a turn. At a terminal, prints the fault of a bad turn and forgets the turn. A script gets the
- * error, because its later turns would follow another conversation. */
-static int answer_turn(struct chat *chat, const char *text, size_t bytes) {
-    struct ot_prompt prompt = {0};
-    size_t before = chat->n;
-    int rc = add_turn(chat, "user", text, bytes);
-    if (rc == 0)
-        rc = make_prompt(chat, &prompt);
-    if (rc == 0)
-        rc = check_room(chat, &prompt);
-    if (rc == -OT_E_INPUT && chat->terminal) {
-        ot_log(OT_LOG_ERROR, "%s", ot_error_text());
-        keep_turns(chat, before);
-        rc = 0;
-    } else if (rc == 0) {
-        rc = generate(chat, &prompt);
-    }
-    ot_prompt_free(&prompt);
-    return rc;
-}
-
-/* ---- the dialogue ---- */
-
-enum command { NO_COMMAND, RESET, EXIT, UNKNOWN };
-
-static enum command find_command(const char *line) {
-    if (*line != '/')
-        return NO_COMMAND;
-    if (ot_words_have("/exit /quit /bye", line))
-        return EXIT;
-    return strcmp(line, "/reset") == 0 ? RESET : UNKNOWN;
-}
-
-/* Waits until the terminal has a line. Ctrl-C is let in only while this waits, so that it cannot come just
- * before. Returns 1, or 0 after Ctrl-C. */
-static int wait_for_line(void) {
-    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
-    sigset_t blocked, open;
-    sigemptyset(&blocked);
-    sigaddset(&blocked, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &blocked, &open);
-    int rc = interrupts > 0 ? 0 : ppoll(&input, 1, NULL, &open);
-    int error = errno;
-    pthread_sigmask(SIG_SETMASK, &open, NULL);
-    if (rc < 0 && error != EINTR)
-        return ot_fail_errno(OT_E_IO, error, "stdin: cannot wait");
-    return rc > 0;
-}
-
-/* Shows the prompt and waits at a terminal. Returns 1, 0 if the user wants to end, or an error. */
-static int invite(const struct chat *chat) {
-    for (int times = 0; chat->terminal; times++) {
-        fputs("> ", stderr);
-        int rc = wait_for_line();
-        if (rc != 0)
-            return rc;
-        interrupts = 0;
-        fputs("\n", stderr);
-        if (times > 0)
-            return 0;
-        ot_log(OT_LOG_INFO, "Ctrl-C again, or Ctrl-D, ends the conversation");
-    }
-    return 1;
-}
-
-/* Reads a line without its end. Returns 1, 0 at the end of the input, or an error. */
-static int read_line(const struct chat *chat, char **line, size_t *capacity, size_t *bytes) {
-    int rc = invite(chat);
-    if (rc <= 0)
-        return rc;
-    errno = 0;
-    ssize_t n = getline(line, capacity, stdin);
-    if (n > MOST_LINE_BYTES)
-        return ot_fail(OT_E_BUDGET, "stdin: a line is longer than %d MiB", MOST_LINE_BYTES >> 20);
-    if (n < 0) /* Ctrl-C ends the input that is no terminal */
-        return feof(stdin) || errno == EINTR ? 0 : ot_fail_errno(OT_E_IO, errno, "stdin: cannot read");
-    *bytes = (size_t)n - ((*line)[n - 1] == '\n');
-    (*line)[*bytes] = '\0';
-    return 1;
-}
-
-static int refuse_command(const struct chat *chat, const char *line) {
-    if (!chat->terminal)
-        return ot_fail(OT_E_INPUT, "stdin: unknown command '%.40s'; there are /reset and /exit", line);
-    ot_log(OT_LOG_ERROR, "unknown command; there are /reset and /exit");
-    return 0;
-}
-
-static int converse(struct chat *chat) {
-    char *line = NULL;
-    size_t capacity = 0, bytes = 0;
-    int rc;
-    while ((rc = read_line(chat, &line, &capacity, &bytes)) > 0) {
-        enum command command = find_command(line);
-        if (command == EXIT)
-            break;
-        if (command == RESET)
-            rc = begin(chat);
-        else if (command == UNKNOWN)
-            rc = refuse_command(chat, line);
-        else if (bytes > 0)
-            rc = answer_turn(chat, line, bytes);
-        if (rc < 0)
-            break;
-    }
-    free(line);
-    return rc < 0 ? rc : 0;
-}
-
-/* Converses until the user ends it. capacity: tokens for which memory was planned. Errors: OT_E_IO, and
- * those of ot_generate. */
-static int chat_run(struct ot_session *session, int64_t capacity) {
-    struct chat chat = {.session = session, .capacity = capacity, .terminal = isatty(STDIN_FILENO)};
-    struct sigaction before;
-    if (chat.terminal)
-        ot_log(OT_LOG_INFO, "type a turn; Ctrl-C stops an answer, /reset begins anew, Ctrl-D or /exit ends");
-    catch_interrupts(&before);
-    int rc = begin(&chat);
-    if (rc == 0)
-        rc = converse(&chat);
-    sigaction(SIGINT, &before, NULL);
-    keep_turns(&chat, 0);
-    free(chat.turns);
-    return rc;
-}
-
-/* ---- command generate ---- */
-
-enum { MOST_PROMPTS = 100000, PREFILL_TOKENS = 512 };
+enum { MOST_PROMPTS = 100000, PREFILL_TOKENS = 512, MOST_TEXTS = 64 };
+/* Prompts that a pass reads together: each takes memory for the activations between layers. */
+enum { PROMPTS_TOGETHER = 8 };
+/* Prompts whose texts are in memory at the same time. */
+enum { PROMPTS_AT_ONCE = 1024 };
 /* On a terminal, memory is planned before the prompts are known: room for prompts of up to this many tokens.
  */
 enum { DIALOGUE_TOKENS = 4096 };
 
+enum mode { PROMPTS, DIALOGUE, CHAT };
+
 struct job {
     struct ot_session session;
-    struct ot_lines lines;
-    struct ot_prompt *prompts; /* [lines.n] */
+    struct ot_lines lines;     /* rank 0 */
+    struct ot_prompt *prompts; /* [n] */
+    size_t n;
     int64_t longest, capacity; /* tokens of the longest prompt; of a prompt and its text together */
+    int64_t texts_tokens;      /* of the caches of all prompts; 0: one text at a time */
 };
 
 /* Checks the prompt against the model; the tokenizer may belong to another model. */
@@ -360,6 +79,14 @@ static int make_row_prompt(const struct job *job, size_t i, struct ot_prompt *pr
     return check_prompt(job, prompt, where);
 }
 
+static int allocate_prompts(struct job *job, size_t n) {
+    job->prompts = calloc(n, sizeof *job->prompts);
+    if (!job->prompts)
+        return ot_fail(OT_E_BUDGET, "no memory for %zu prompts", n);
+    job->n = n;
+    return 0;
+}
+
 static int read_prompts(struct job *job) {
     const struct ot_options *o = job->session.options;
     if (o->prompt)
@@ -368,46 +95,138 @@ static int read_prompts(struct job *job) {
         OT_TRY(ot_lines_read_stdin(&job->lines, MOST_PROMPTS));
     if (job->lines.n == 0)
         return ot_fail(OT_E_INPUT, "stdin: no prompt; use -p TEXT, or write one prompt per line");
-    job->prompts = calloc(job->lines.n, sizeof *job->prompts);
-    if (!job->prompts)
-        return ot_fail(OT_E_BUDGET, "no memory for %zu prompts", job->lines.n);
-    for (size_t i = 0; i < job->lines.n; i++) {
+    OT_TRY(allocate_prompts(job, job->lines.n));
+    for (size_t i = 0; i < job->n; i++)
         OT_TRY(make_row_prompt(job, i, &job->prompts[i]));
-        if (job->prompts[i].n > job->longest)
-            job->longest = job->prompts[i].n;
+    return 0;
+}
+
+/* On the other ranks: takes the prompts out of the bytes of hand_prompts. */
+static int take_prompts(struct job *job, size_t n, const unsigned char *bytes) {
+    const unsigned char *at = bytes + n * sizeof(int64_t);
+    OT_TRY(allocate_prompts(job, n));
+    for (size_t i = 0; i < n; i++) {
+        struct ot_prompt *prompt = &job->prompts[i];
+        memcpy(&prompt->n, bytes + i * sizeof prompt->n, sizeof prompt->n);
+        size_t ids = (size_t)prompt->n * sizeof *prompt->ids;
+        prompt->ids = malloc(ids + 1);
+        if (!prompt->ids)
+            return ot_fail(OT_E_BUDGET, "no memory for a prompt of %lld tokens", (long long)prompt->n);
+        memcpy(prompt->ids, at, ids);
+        at += ids;
     }
     return 0;
 }
 
+/* Hands rank 0's prompts to all ranks: their lengths, then their tokens. */
+static int hand_prompts(struct job *job) {
+    struct ot_session *s = &job->session;
+    size_t bytes = job->n * sizeof(int64_t), at = 0;
+    for (size_t i = 0; i < job->n; i++)
+        bytes += (size_t)job->prompts[i].n * sizeof(int32_t);
+    unsigned char *all = ot_is_rank0(s) ? malloc(bytes) : NULL;
+    if (ot_is_rank0(s) && !all)
+        return ot_fail(OT_E_BUDGET, "no memory for the tokens of %zu prompts", job->n);
+    for (size_t i = 0; i < job->n; i++)
+        memcpy(all + i * sizeof(int64_t), &job->prompts[i].n, sizeof(int64_t));
+    at = job->n * sizeof(int64_t);
+    for (size_t i = 0; i < job->n; at += (size_t)job->prompts[i++].n * sizeof(int32_t))
+        memcpy(all + at, job->prompts[i].ids, (size_t)job->prompts[i].n * sizeof(int32_t));
+    int n = (int)job->n, rc = ot_session_ranks_choose(s, &n);
+    if (rc == 0)
+        rc = ot_session_ranks_hand(s, 0, &all, &bytes);
+    if (rc == 0 && !ot_is_rank0(s))
+        rc = take_prompts(job, (size_t)n, all);
+    free(all);
+    return rc;
+}
+
+/* Finds the memory that the texts need side by side. */
+static void find_needs(struct job *job) {
+    const struct ot_session *s = &job->session;
+    for (size_t i = 0; i < job->n; i++) {
+        const struct ot_generation generation = {.n_prompt = job->prompts[i].n,
+                                                 .max_new = s->options->max_new_tokens};
+        job->texts_tokens += ot_generation_room(s, &generation);
+        job->longest = ot_max(job->longest, job->prompts[i].n);
+    }
+}
+
 static int start(struct job *job) {
     struct ot_session *s = &job->session;
-    int64_t capacity = job->longest + s->options->max_new_tokens;
-    if (capacity > ot_model_longest_row(&s->model.config))
-        capacity = ot_model_longest_row(&s->model.config);
+    int64_t longest_row = ot_model_longest_row(&s->model.config), n = ot_max(job->n, (size_t)1);
+    int64_t capacity = ot_min(job->longest + s->options->max_new_tokens, longest_row);
     job->capacity = capacity;
     /* The input of an encoder-decoder is encoded at once, and a start token follows. */
     bool pairs = ot_model_has_pairs(&s->model.config);
     int64_t prefill = job->longest < 1                         ? 1
                       : job->longest < PREFILL_TOKENS || pairs ? job->longest
                                                                : PREFILL_TOKENS;
+    int64_t texts = ot_min(ot_min(n, MOST_TEXTS), capacity); /* a pass has a token of each */
     struct ot_session_need need = {.max_position = capacity,
-                                   .sequence_tokens = prefill,
-                                   .step_sequences = 1,
+                                   .sequence_tokens = ot_max(prefill, texts),
+                                   .step_sequences = ot_min(n, PROMPTS_TOGETHER),
                                    .micro_sequences = 1,
-                                   .cache_tokens = capacity + pairs};
+                                   .cache_tokens = ot_max(job->texts_tokens, capacity + pairs),
+                                   .texts = job->texts_tokens > 0 ? n : 0,
+                                   .longest_text = capacity + pairs};
     OT_TRY(ot_session_plan(s, &need));
-    return ot_session_start(s, NULL);
+    OT_TRY(ot_session_start(s, NULL));
+    return ot_agree_on_weights(s);
 }
 
-static int print_sample_piece(void *context, const char *text, size_t bytes) {
-    (void)context;
-    if (fwrite(text, 1, bytes, stdout) != bytes || fflush(stdout) != 0)
+/* ---- printing ---- */
+
+/* Texts grow side by side, but are printed one after the other, in the order of their prompts. The first text
+ * that is not finished is printed as it grows. What later texts have already is kept until their turn. */
+struct printer {
+    struct job *job;
+    size_t first, n;        /* prompts of this round */
+    size_t turn;            /* index of the text that is printed now */
+    struct text_state *all; /* [n] */
+    int64_t tokens;
+};
+
+struct text_state {
+    struct printer *printer;
+    struct ot_string_builder kept;
+    size_t bytes; /* that were kept or printed */
+    bool is_done;
+};
+
+static int print(const char *text, size_t bytes) {
+    if (bytes > 0 && (fwrite(text, 1, bytes, stdout) != bytes || fflush(stdout) != 0))
         return ot_fail(OT_E_IO, "stdout: cannot write the text");
     return 0;
 }
 
-static int print_json(const struct job *job, size_t i, const struct ot_prompt *prompt,
-                      const struct ot_generated *generated) {
+static int take_piece(void *context, const char *text, size_t bytes) {
+    struct text_state *state = context;
+    struct printer *p = state->printer;
+    state->bytes += bytes;
+    if (state == &p->all[p->turn])
+        return print(text, bytes);
+    ot_string_append(&state->kept, text, bytes);
+    return state->kept.failed ? ot_fail(OT_E_BUDGET, "no memory for generated text") : 0;
+}
+
+/* Prints what the texts have whose turn it is. */
+static int print_turns(struct printer *p) {
+    for (;; p->turn++) {
+        struct text_state *state = &p->all[p->turn];
+        OT_TRY(print(state->kept.text, state->kept.bytes));
+        free(state->kept.text);
+        state->kept = (struct ot_string_builder){0};
+        if (!state->is_done)
+            return 0;
+        OT_TRY(print("\n", 1));
+        if (p->turn + 1 == p->n)
+            return 0;
+    }
+}
+
+static int make_line(const struct job *job, size_t i, const struct ot_generated *generated, char **line,
+                     size_t *bytes) {
     struct ot_json_writer w = {.indent = -1};
     ot_json_begin_object(&w, NULL);
     ot_json_put_string(&w, "prompt", job->lines.text[i], job->lines.bytes[i]);
@@ -417,37 +236,89 @@ static int print_json(const struct job *job, size_t i, const struct ot_prompt *p
         ot_json_put_int(&w, NULL, generated->ids[t]);
     ot_json_end_array(&w);
     ot_json_put_text(&w, "ended_by", generated->ended ? "eos" : "length");
-    ot_json_put_int(&w, "prompt_tokens", prompt->n);
+    ot_json_put_int(&w, "prompt_tokens", job->prompts[i].n);
     ot_json_put_real(&w, "seconds", generated->seconds);
     ot_json_end_object(&w);
-    return ot_json_print(&w);
+    return ot_json_writer_take(&w, line, bytes);
 }
 
-static int generate_one(struct job *job, size_t i, const struct ot_prompt *prompt) {
-    const struct ot_options *o = job->session.options;
-    int64_t room = job->capacity - prompt->n;
-    struct ot_generation generation = {.prompt = prompt->ids,
-                                       .n_prompt = prompt->n,
-                                       .max_new = ot_min(o->max_new_tokens, room),
-                                       .temperature = o->temperature,
-                                       .top_p = o->top_p,
-                                       .seed = (uint64_t)o->seed,
-                                       .number = i,
-                                       .emit = o->json ? NULL : print_sample_piece};
-    struct ot_generated generated = {0};
-    int rc = ot_generate(&job->session, &generation, &generated);
-    if (rc == 0 && o->json)
-        rc = print_json(job, i, prompt, &generated);
-    else if (rc == 0)
-        putchar('\n');
-    if (rc == 0 && ot_log_is_terminal()) {
-        char time[OT_TEXT_BYTES];
-        ot_log(OT_LOG_INFO, "%lld tokens in %s, %.1f tok/s%s", (long long)generated.n,
-               ot_text_duration(generated.seconds, time),
-               generated.seconds > 0 ? (double)generated.n / generated.seconds : 0.0,
-               generated.ended ? "" : " (stopped by --max-new-tokens or the model's maximum length)");
+/* Keeps the line of --json, or the pieces of a text that another rank has generated. */
+static int take_text(void *context, const struct ot_generated *text) {
+    struct text_state *state = context;
+    struct printer *p = state->printer;
+    size_t i = (size_t)(state - p->all), bytes = text->bytes, seen = state->bytes;
+    char *line = NULL;
+    if (p->job->session.options->json)
+        OT_TRY(make_line(p->job, p->first + i, text, &line, &bytes));
+    if (bytes > seen)
+        ot_string_append(&state->kept, (line ? line : text->text) + seen, bytes - seen);
+    free(line);
+    state->is_done = true;
+    p->tokens += text->n;
+    if (state->kept.failed)
+        return ot_fail(OT_E_BUDGET, "no memory for generated text");
+    return i == p->turn ? print_turns(p) : 0;
+}
+
+static void log_speed(const struct ot_generated *texts, const struct printer *p) {
+    char time[OT_TEXT_BYTES], many[40] = "";
+    double seconds = 0;
+    bool all_ended = true;
+    for (size_t i = 0; i < p->n; i++) {
+        seconds = ot_max(seconds, texts[i].seconds);
+        all_ended = all_ended && texts[i].ended;
     }
-    ot_generated_free(&generated);
+    if (!ot_log_is_terminal())
+        return;
+    if (p->n > 1)
+        snprintf(many, sizeof many, "%zu texts, ", p->n);
+    ot_log(OT_LOG_INFO, "%s%lld tokens in %s, %.1f tok/s%s", many, (long long)p->tokens,
+           ot_text_duration(seconds, time), seconds > 0 ? (double)p->tokens / seconds : 0.0,
+           all_ended ? "" : " (stopped by --max-new-tokens or the model's maximum length)");
+}
+
+/* ---- generation ---- */
+
+static struct ot_generation generation_of(const struct job *job, size_t i, const struct ot_prompt *prompt,
+                                          struct text_state *state) {
+    const struct ot_options *o = job->session.options;
+    bool prints = ot_is_rank0(&job->session);
+    return (struct ot_generation){.prompt = prompt->ids,
+                                  .n_prompt = prompt->n,
+                                  .max_new = ot_min(o->max_new_tokens, job->capacity - prompt->n),
+                                  .temperature = o->temperature,
+                                  .top_p = o->top_p,
+                                  .seed = (uint64_t)o->seed,
+                                  .number = i,
+                                  .emit = prints && !o->json ? take_piece : NULL,
+                                  .finished = prints ? take_text : NULL,
+                                  .context = state};
+}
+
+/* Generates the texts of n prompts, from prompt `first` on. turn: of a dialogue. */
+static int generate(struct job *job, size_t first, size_t n, const struct ot_prompt *prompts, bool turn) {
+    struct printer p = {.job = job, .first = first, .n = n, .all = calloc(n, sizeof *p.all)};
+    struct ot_generation *generations = calloc(n, sizeof *generations);
+    struct ot_generated *texts = calloc(n, sizeof *texts);
+    int rc;
+    if (!p.all || !generations || !texts)
+        OT_TRY_GOTO(ot_fail(OT_E_BUDGET, "no memory to generate %zu texts", n), rc, out);
+    for (size_t i = 0; i < n; i++) {
+        p.all[i].printer = &p;
+        generations[i] = generation_of(job, first + i, &prompts[i], &p.all[i]);
+    }
+    rc = turn ? ot_turns_generate(&job->session, generations, texts)
+              : ot_generate_all(&job->session, generations, (int)n, texts);
+    if (rc == 0 && ot_is_rank0(&job->session))
+        log_speed(texts, &p);
+out:
+    for (size_t i = 0; i < n && p.all && texts; i++) {
+        free(p.all[i].kept.text);
+        ot_generated_free(&texts[i]);
+    }
+    free(p.all);
+    free(generations);
+    free(texts);
     return rc;
 }
 
@@ -466,61 +337,92 @@ static void print_experts(const struct ot_session *s) {
            ot_text_bytes((double)fetches.bytes, copied), ot_text_bytes((double)fetches.left_bytes, left));
 }
 
+/* Reads the next line of a dialogue. Returns 1, 0 at its end, or an error. */
+static int read_turn(struct job *job) {
+    int rc = job->session.ranks.comm ? ot_turns_await(&job->session, NULL) : 1;
+    return rc > 0 ? ot_lines_read_stdin(&job->lines, 1) : rc;
+}
+
 /* A dialogue on a terminal: the user types a line and reads the answer. A line that is not a valid prompt
  * gets its error, and the dialogue continues. */
-static int chat_by_turns(struct job *job) {
+static int converse(struct job *job) {
     int n;
-    job->longest = DIALOGUE_TOKENS;
-    OT_TRY(start(job));
-    while ((n = ot_lines_read_stdin(&job->lines, 1)) > 0) {
+    ot_turns_begin(&job->session);
+    ot_lines_invite();
+    while ((n = read_turn(job)) > 0) {
         struct ot_prompt prompt = {0};
         size_t i = job->lines.n - 1;
         int rc = make_row_prompt(job, i, &prompt);
         if (rc < 0)
             ot_log(OT_LOG_ERROR, "%s", ot_error_text());
         else
-            rc = generate_one(job, i, &prompt);
+            rc = generate(job, i, 1, &prompt, true);
         ot_prompt_free(&prompt);
         if (rc < 0 && rc != -OT_E_INPUT)
             return rc;
         if (fflush(stdout) != 0)
             return ot_fail(OT_E_IO, "stdout: cannot write the text");
     }
-    return n;
+    return ot_turns_end(&job->session, n);
 }
 
-/* The conversation of --chat. Its template is checked before memory is taken. */
-static int chat(struct job *job) {
-    job->session.text.prompt_format = NULL; /* the format of a run's rows has no turns */
-    OT_TRY(chat_check(&job->session));
-    job->longest = OT_CHAT_TOKENS;
+/* The other ranks of a dialogue. Ctrl-C at their terminal stops an answer of --chat; rank 0 sees to that. */
+static int follow(struct job *job, enum mode mode) {
+    if (mode == CHAT)
+        signal(SIGINT, SIG_IGN);
+    return ot_turns_follow(&job->session);
+}
+
+/* The template of --chat is checked before memory is taken. */
+static int run_dialogue(struct job *job, enum mode mode) {
+    struct ot_session *s = &job->session;
+    if (mode == CHAT)
+        s->text.prompt_format = NULL; /* the format of a run's rows has no turns */
+    if (mode == CHAT && ot_is_rank0(s))
+        OT_TRY(ot_chat_check(s));
+    job->longest = mode == CHAT ? OT_CHAT_TOKENS : DIALOGUE_TOKENS;
     OT_TRY(start(job));
-    return chat_run(&job->session, job->capacity);
+    if (!ot_is_rank0(s))
+        return follow(job, mode);
+    return mode == CHAT ? ot_chat_run(s, job->capacity) : converse(job);
 }
 
 static int run(struct job *job) {
-    if (job->session.options->chat)
-        return chat(job);
-    if (!job->session.options->prompt && isatty(STDIN_FILENO))
-        return chat_by_turns(job);
-    OT_TRY(read_prompts(job));
+    struct ot_session *s = &job->session;
+    int mode = s->options->chat ? CHAT : !s->options->prompt && isatty(STDIN_FILENO) ? DIALOGUE : PROMPTS;
+    OT_TRY(ot_agree_on_use(s, NULL));
+    OT_TRY(ot_session_ranks_choose(s, &mode));
+    if (mode != PROMPTS)
+        return run_dialogue(job, mode);
+    if (ot_is_rank0(s))
+        OT_TRY(read_prompts(job));
+    if (s->ranks.comm)
+        OT_TRY(hand_prompts(job));
+    find_needs(job);
     OT_TRY(start(job));
-    for (size_t i = 0; i < job->lines.n; i++)
-        OT_TRY(generate_one(job, i, &job->prompts[i]));
-    print_experts(&job->session);
+    for (size_t i = 0; i < job->n; i += PROMPTS_AT_ONCE)
+        OT_TRY(generate(job, i, ot_min(job->n - i, (size_t)PROMPTS_AT_ONCE), job->prompts + i, false));
+    if (ot_is_rank0(s))
+        print_experts(s);
     return 0;
 }
 
 int ot_command_generate(const struct ot_options *options) {
     struct ot_settings settings = {*options};
+    struct ot_world *world = NULL;
     struct job job = {0};
-    int rc = ot_session_open(&settings, &job.session);
+    int rc = ot_launch_join(options, &world);
+    job.session.ranks.world = world;
+    if (rc == 0 && world)
+        rc = ot_stop_install_early("error: stopped before all text was generated\n");
+    if (rc == 0)
+        rc = ot_session_open(&settings, &job.session);
     if (rc == 0)
         rc = run(&job);
-    for (size_t i = 0; job.prompts && i < job.lines.n; i++)
+    rc = ot_launch_leave(&job.session, world, rc);
+    for (size_t i = 0; job.prompts && i < job.n; i++)
         ot_prompt_free(&job.prompts[i]);
     free(job.prompts);
     ot_lines_clear(&job.lines);
-    ot_session_close(&job.session);
     return rc;
 }

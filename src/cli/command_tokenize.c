@@ -29,12 +29,15 @@ int ot_lines_add(struct ot_lines *lines, const char *text, size_t bytes) {
     return 0;
 }
 
+void ot_lines_invite(void) {
+    if (isatty(STDIN_FILENO))
+        ot_log(OT_LOG_INFO, "enter one text on each line; Ctrl-D ends the input");
+}
+
 int ot_lines_read_stdin(struct ot_lines *lines, int most) {
     char *line = NULL;
     size_t capacity = 0;
     int rc = 0, n = 0;
-    if (isatty(STDIN_FILENO) && lines->n == 0)
-        ot_log(OT_LOG_INFO, "enter one text on each line; Ctrl-D ends the input");
     while (n < most && rc == 0) {
         errno = 0;
         ssize_t bytes = getline(&line, &capacity, stdin);
@@ -169,6 +172,7 @@ static int run(struct ot_session *s, struct batch *batch) {
         OT_TRY(ot_lines_add(&batch->lines, o->prompt, strlen(o->prompt)));
         return run_batch(s, batch);
     }
+    ot_lines_invite();
     for (;;) {
         int n = ot_lines_read_stdin(&batch->lines, BATCH_LINES);
         if (n <= 0)

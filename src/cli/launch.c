@@ -373,7 +373,15 @@ static int await_all(struct local *l) {
 
 /* ---- afterwards ---- */
 
+/* True if the rank wrote into a pipe whose reader has ended. Commands other than train end then without a
+ * word, as filters do. */
+static bool lost_reader(const struct child *child) {
+    return WIFSIGNALED(child->status) && WTERMSIG(child->status) == SIGPIPE;
+}
+
 static int code_of(const struct child *child) {
+    if (lost_reader(child))
+        return 128 + SIGPIPE; /* as a shell says it */
     return WIFEXITED(child->status) ? WEXITSTATUS(child->status) : OT_E_COMM;
 }
 
@@ -479,7 +487,8 @@ static int report(const struct local *l) {
             keep_output(l, i, place, sizeof place);
     if (culprit < 0)
         return code_of(&l->children[0]);
-    say_reason(l, culprit, of_culprit);
+    if (!lost_reader(&l->children[culprit]))
+        say_reason(l, culprit, of_culprit);
     return code_of(&l->children[culprit]);
 }
 

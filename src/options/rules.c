@@ -49,7 +49,7 @@ static const struct rule dependent[] = {
     {OT_FOR_GENERATE, "prompt-format columns", "row"},
     {OT_FOR_GENERATE, "top-p seed", "temperature"},
     {OT_FOR_TRAIN | OT_FOR_PLAN, "force", "trace"},
-    {OT_FOR_TRAIN | OT_FOR_EVAL | OT_FOR_COMM_TEST | OT_FOR_PROBE, "node-rank", "nodes"},
+    {OT_FOR_TRAIN | OT_FOR_EVAL | OT_FOR_GENERATE | OT_FOR_COMM_TEST | OT_FOR_PROBE, "node-rank", "nodes"},
     {OT_FOR_PLAN, "host-bw gpus nodes", "gpu"},
     {OT_FOR_PLAN, "p2p", "gpus"},
     {OT_FOR_PLAN, "nic", "nodes"},

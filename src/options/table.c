@@ -20,8 +20,8 @@ enum {
     MERGE = OT_FOR_MERGE,
     QUANTIZE = OT_FOR_QUANTIZE,
     COMM_TEST = OT_FOR_COMM_TEST,
-    MODELS = TRAIN | GENERATE | EVAL,        /* the commands that run a model */
-    RANKS = TRAIN | EVAL | COMM_TEST | PROBE /* the commands that several ranks run together */
+    MODELS = TRAIN | GENERATE | EVAL,  /* the commands that run a model */
+    RANKS = MODELS | COMM_TEST | PROBE /* the commands that several ranks run together */
 };
 
 #define K             1024.0
@@ -246,10 +246,10 @@ static const struct ot_option table[] = {
     {"comm-timeout", OT_OPTION_TIME, OT_SECTION_RANKS, FIELD(comm_timeout), RANKS, .argument = "TIME",
      .min = 1, .max = MANY, .fallback = "10m", .on_resume = OT_RESUME_FREE,
      .elsewhere = "ddp-timeout timeout"},
-    {"shard", OT_OPTION_CHOICE, OT_SECTION_RANKS, FIELD(shard), TRAIN | EVAL | PLAN,
+    {"shard", OT_OPTION_CHOICE, OT_SECTION_RANKS, FIELD(shard), MODELS | PLAN,
      .choices = "auto|none|state|full|stages", .fallback = "auto", .on_resume = OT_RESUME_FREE,
      .elsewhere = "zero-stage fsdp sharding-strategy zero"},
-    {"share-weights", OT_OPTION_CHOICE, OT_SECTION_RANKS, FIELD(share_weights), TRAIN | EVAL | PLAN,
+    {"share-weights", OT_OPTION_CHOICE, OT_SECTION_RANKS, FIELD(share_weights), MODELS | PLAN,
      .choices = "auto|yes|no", .fallback = "auto", .on_resume = OT_RESUME_FREE,
      .elsewhere = "shared-weights share-memory"},
     {"exchange", OT_OPTION_CHOICE, OT_SECTION_RANKS, FIELD(exchange), TRAIN | PLAN, .choices = "fp32|dtype",

@@ -13,6 +13,8 @@
 #include "src/data/pipeline.h"
 #include "src/data/template.h"
 #include "src/session/chat_choice.h"
+#include "src/session/session_ranks.h"
+#include "src/train/generator_state.h"
 
 void ot_generated_free(struct ot_generated *generated) {
     free(generated->ids);
@@ -32,6 +34,8 @@ struct writer { /* a generation in progress */
 
 struct group {
     struct ot_session *session;
+    struct ot_meetings *meetings; /* NULL: none */
+    double started;
     struct writer *writers;          /* [n] */
     struct ot_text_tokens *appended; /* [n]; the next tokens of the texts that go on */
     int32_t *next;                   /* [n] */
@@ -50,12 +54,18 @@ static int add_text(struct writer *w, const char *text, size_t bytes) {
     return w->generation->emit && bytes ? w->generation->emit(w->generation->context, text, bytes) : 0;
 }
 
-static int finish_text(struct writer *w) {
+int ot_generated_finish(const struct ot_generation *generation, const struct ot_generated *generated) {
+    return generation->finished ? generation->finished(generation->context, generated) : 0;
+}
+
+static int finish_text(const struct group *g, struct writer *w) {
     const char *text;
     size_t bytes;
     w->is_done = true;
+    w->out->seconds = ot_clock_seconds() - g->started;
     OT_TRY(ot_decode_stream_finish(w->stream, &text, &bytes));
-    return add_text(w, text, bytes);
+    OT_TRY(add_text(w, text, bytes));
+    return ot_generated_finish(w->generation, w->out);
 }
 
 static bool is_end(const struct ot_session *s, int32_t id) {
@@ -123,31 +133,51 @@ static int read_prompts(struct group *g) {
     return pairs ? append(g) : 0;
 }
 
-/* Chooses the next token of a text, and ends the text if there is none. */
-static int write_token(struct group *g, struct writer *w, const float *logits, int32_t *id) {
+enum { NO_TOKEN = -1 };
+
+/* Chooses the next token of a text. NO_TOKEN: the text ends without another one. */
+static int choose_token(struct group *g, const struct writer *w, const float *logits, int32_t *id) {
     const struct ot_generation *generation = w->generation;
     uint64_t stream = ot_random_stream(OT_RANDOM_SAMPLE, generation->number, 0);
+    *id = NO_TOKEN;
+    if (w->out->n >= w->most || (generation->stopped && generation->stopped()))
+        return 0;
+    double unit = ot_random_unit(generation->seed, stream, (uint64_t)w->out->n);
+    return ot_sampler_pick(g->sampler, logits, generation->temperature, generation->top_p, unit, id);
+}
+
+static int write_token(struct group *g, struct writer *w, int32_t id) {
     const char *text;
     size_t bytes;
-    if (w->out->n >= w->most || (generation->stopped && generation->stopped()))
-        return finish_text(w);
-    double unit = ot_random_unit(generation->seed, stream, (uint64_t)w->out->n);
-    OT_TRY(ot_sampler_pick(g->sampler, logits, generation->temperature, generation->top_p, unit, id));
-    w->out->ended = is_end(g->session, *id);
-    if (w->out->ended)
-        return finish_text(w);
-    w->out->ids[w->out->n++] = *id;
-    OT_TRY(ot_decode_stream_push(w->stream, *id, &text, &bytes));
+    w->out->ended = id != NO_TOKEN && is_end(g->session, id);
+    if (id == NO_TOKEN || w->out->ended)
+        return finish_text(g, w);
+    w->out->ids[w->out->n++] = id;
+    OT_TRY(ot_decode_stream_push(w->stream, id, &text, &bytes));
     OT_TRY(add_text(w, text, bytes));
-    return w->out->n >= w->most ? finish_text(w) : 0;
+    return w->out->n >= w->most ? finish_text(g, w) : 0;
+}
+
+/* Ranks that make their passes together choose alike, also if their devices differ in the last digits. */
+static int choose_tokens(struct group *g) {
+    bool together = g->session->ranks.comm && !g->meetings;
+    for (int i = 0; i < g->n_appended && (!together || ot_is_rank0(g->session)); i++) {
+        int text = g->appended[i].text;
+        OT_TRY(choose_token(g, &g->writers[text], g->logits + i * g->vocab, &g->next[text]));
+    }
+    size_t bytes = (size_t)g->n * sizeof *g->next;
+    return together ? ot_comm_broadcast_host(g->session->ranks.comm, g->next, bytes, 0) : 0;
 }
 
 static int write_texts(struct group *g) {
     while (g->n_appended > 0) {
-        int left = 0;
+        int left = 0, rc = g->meetings ? ot_meetings_pass(g->meetings) : 0;
+        if (rc != 0)
+            return rc;
+        OT_TRY(choose_tokens(g));
         for (int i = 0; i < g->n_appended; i++) {
             int text = g->appended[i].text;
-            OT_TRY(write_token(g, &g->writers[text], g->logits + i * g->vocab, &g->next[text]));
+            OT_TRY(write_token(g, &g->writers[text], g->next[text]));
             if (!g->writers[text].is_done)
                 g->appended[left++] = (struct ot_text_tokens){text, &g->next[text], 1};
         }
@@ -174,9 +204,12 @@ static int begin_texts(struct group *g) {
 }
 
 static int generate_group(struct ot_session *s, const struct ot_generation *generations, int n,
-                          struct ot_generated *out) {
-    struct group g = {.session = s, .n = n, .vocab = ot_model_chain(s->model.built)->vocab};
-    double started = ot_clock_seconds();
+                          struct ot_meetings *meetings, struct ot_generated *out) {
+    struct group g = {.session = s,
+                      .meetings = meetings,
+                      .started = ot_clock_seconds(),
+                      .n = n,
+                      .vocab = ot_model_chain(s->model.built)->vocab};
     int rc;
     g.writers = calloc((size_t)n, sizeof *g.writers);
     g.appended = calloc((size_t)n, sizeof *g.appended);
@@ -194,8 +227,6 @@ static int generate_group(struct ot_session *s, const struct ot_generation *gene
     if (rc >= 0)
         rc = write_texts(&g);
     ot_engine_decode_end(s->engine);
-    for (int i = 0; i < n; i++)
-        out[i].seconds = ot_clock_seconds() - started;
 out:
     for (int i = 0; i < n && g.writers; i++)
         ot_decode_stream_close(g.writers[i].stream);
@@ -207,12 +238,8 @@ out:
     return rc;
 }
 
-int ot_generate(struct ot_session *s, const struct ot_generation *generation, struct ot_generated *out) {
-    return generate_group(s, generation, 1, out);
-}
-
-int ot_generate_all(struct ot_session *s, const struct ot_generation *generations, int n,
-                    struct ot_generated *out) {
+int ot_generate_groups(struct ot_session *s, const struct ot_generation *generations, int n,
+                       struct ot_meetings *meetings, struct ot_generated *out) {
     for (int i = 0, group; i < n; i += group) {
         int64_t tokens = 0;
         for (group = 0; i + group < n && group < ot_max(s->plan.texts, 1); group++) {
@@ -220,9 +247,22 @@ int ot_generate_all(struct ot_session *s, const struct ot_generation *generation
             if (group > 0 && tokens > s->plan.cache_tokens)
                 break;
         }
-        OT_TRY(generate_group(s, generations + i, group, out + i));
+        int rc = generate_group(s, generations + i, group, meetings, out + i);
+        if (rc != 0)
+            return rc;
     }
     return 0;
+}
+
+int ot_generate_all(struct ot_session *s, const struct ot_generation *generations, int n,
+                    struct ot_generated *out) {
+    return s->ranks.comm && ot_engine_runs_alone(s->engine)
+               ? ot_generate_shared(s, generations, n, out)
+               : ot_generate_groups(s, generations, n, NULL, out);
+}
+
+int ot_generate(struct ot_session *s, const struct ot_generation *generation, struct ot_generated *out) {
+    return ot_generate_all(s, generation, 1, out);
 }
 
 /* ---- the choice of a token ---- */

@@ -8,13 +8,17 @@
 
 #include "src/session/open.h"
 
+struct ot_generated;
+
 struct ot_generation {
     const int32_t *prompt;
     int64_t n_prompt, max_new;
     double temperature, top_p;
     uint64_t seed, number; /* number of the prompt: each prompt has its own stream of random numbers */
-    /* Called with each piece of text; may be NULL. A negative result ends the generation and is returned. */
+    /* emit: called with each piece of text; finished: once, after the last piece. Either may be NULL. A
+     * negative result ends the generation and is returned. */
     int (*emit)(void *context, const char *text, size_t bytes);
+    int (*finished)(void *context, const struct ot_generated *text);
     void *context;
     bool (*stopped)(void); /* called before each token: true ends the generation; NULL: never ends early */
 };
@@ -27,14 +31,19 @@ struct ot_generated { /* zero before the first use; free with ot_generated_free 
     int64_t n;
     char *text; /* all pieces, joined */
     size_t bytes;
-    bool ended; /* true: by the model's end token; false: by max_new or `stopped` */
-    double seconds;
+    bool ended;     /* true: by the model's end token; false: by max_new or `stopped` */
+    double seconds; /* from the start of the text's group to its last token */
 };
 void ot_generated_free(struct ot_generated *generated);
 
 /* Continues n prompts side by side, in groups as large as the session's plan allows (session->plan.texts and
- * cache_tokens). Each text is the one that its prompt gets alone, bit for bit (engine.h). seconds: the time
- * of the text's group. The engine must be drained. All ranks call this together. Errors: as ot_generate. */
+ * cache_tokens). Each text is the one that its prompt gets alone, bit for bit (engine.h). The engine must be
+ * drained.
+ *
+ * All ranks call this together, and all get all texts. If each rank can make passes of its own, each
+ * continues some of the prompts. Else all ranks make the same passes, and rank 0 chooses each token.
+ * `stopped` counts on the rank that chooses a text's tokens. A rank calls `emit` for the texts whose passes
+ * it makes, and `finished` for all texts. Errors: as ot_generate. */
 int ot_generate_all(struct ot_session *session, const struct ot_generation *generations, int n,
                     struct ot_generated *out);
 /* The same for one prompt. The engine must be drained. Errors: OT_E_INPUT (an empty prompt, or a prompt that

@@ -269,8 +269,13 @@ class Chat(program.ProgramTest):
             self.fail_with(2, phrase, "generate", model, *words)
 
     def test_ctrl_c_stops_the_answer_and_not_the_program(self):
+        for ranks in [], ["--gpus", "2", "--shard", "none"], ["--gpus", "2", "--shard", "stages"]:
+            with self.subTest(ranks):
+                self.interrupt("--device", "cpu", *ranks)
+
+    def interrupt(self, *words):
         terminal, inside = pty.openpty()
-        words = [program.PROGRAM, "generate", self.talker(), "--chat", "--max-new-tokens", "100000", "--temperature", "5"]
+        words = [program.PROGRAM, "generate", self.talker(), "--chat", "--max-new-tokens", "100000", "--temperature", "5", *words]
         running = subprocess.Popen(words, stdin=inside, stdout=subprocess.PIPE, stderr=inside, start_new_session=True)
         os.close(inside)
         seen = b""

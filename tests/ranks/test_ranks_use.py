@@ -1,4 +1,4 @@
-"""What several ranks make of a model together, with eval: the bits of one rank, printed once by rank 0."""
+"""What several ranks make of a model together, with eval and generate: the bits of one rank, printed once by rank 0."""
 
 import os
 import shutil
@@ -26,20 +26,21 @@ class Use(program.ProgramTest):
         cls("test_loss").train("m", *TRAINED)
 
     def words(self, command, model="m", *words):
-        data = {"eval": ["--data", self.rows, "--seq-len", "128", "--micro-batch", "1", "--json"]}[command]
+        data = {"eval": ["--data", self.rows, "--seq-len", "128", "--micro-batch", "1", "--json"],
+                "generate": ["--max-new-tokens", "24"]}[command]
         return [command, self.path(model), *data, *DEVICE, *words]
 
-    def compare(self, command, model, ways, *words):
+    def compare(self, command, model, ways, *words, **more):
         """Each way says what one rank says. Returns that."""
-        one = self.succeed(*self.words(command, model, *words)).out
+        one = self.succeed(*self.words(command, model, *words), **more).out
         for way, ranks in ways:
-            result = self.succeed(*self.words(command, model, *words, "--gpus", ranks, "--shard", *way.split()))
+            result = self.succeed(*self.words(command, model, *words, "--gpus", ranks, "--shard", *way.split()), **more)
             self.assertEqual(result.out, one, (way, ranks))
             self.assertIn(f"shard   {WAYS[way]}\n", result.err)
         return one
 
     def test_loss(self):
-        self.compare("eval", "m", [(way, 2) for way in WAYS] + [("none", 3), ("full --share-weights no", 3)])
+        self.compare("eval", "m", [(way, 2) for way in WAYS if way != "auto"] + [("auto", 3)])
 
     def test_weights_that_do_not_fit_the_device(self):
         """auto: generation takes stages if they fit, because its passes compute little for the weights that they read."""
@@ -52,11 +53,13 @@ class Use(program.ProgramTest):
 
     def test_adapters_and_pairs(self):
         self.train("lora", "--model", self.path("m"), "--init", "files", "--lora", "r=4", *TRAINED)
-        self.compare("eval", "lora", [("stages", 2), ("full --share-weights no", 2)])
+        self.compare("eval", "lora", [("full --share-weights no", 2)])
+        self.compare("generate", "lora", [("stages", 2)], "-p", "abc")
         tiny_models.write_model(self.path("t5"), tiny_models.MODELS["t5"])
         for name in "tokenizer.json", "tokenizer_config.json":
             shutil.copy(os.path.join(self.path("m"), name), self.path("t5"))
-        self.compare("eval", "t5", [("stages", 2), ("none", 2)])
+        self.compare("eval", "t5", [("none", 2)])
+        self.compare("generate", "t5", [("stages", 2)], stdin=b"abc\nde\n")
 
     def test_judged_answers(self):
         """All ranks answer; rank 0 judges, and writes the failures."""
@@ -71,6 +74,57 @@ class Use(program.ProgramTest):
         self.assertGreater(len(files[0][1]), 0)
         self.fail_with(5, "cannot write there", *self.words("eval", "m", "--generate", 2, "--failures", "/nowhere/x",
                                                             "--gpus", 2, "--quiet"))
+
+    def test_texts(self):
+        """Texts grow side by side, and on several ranks; each is the text that its prompt gets alone."""
+        prompts = [f"List the {'name of every singer' * (i % 3)} {i}"[:6 + 9 * i] for i in range(5)]
+        alone = [self.succeed(*self.words("generate", "m", "-p", prompt)).out for prompt in prompts]
+        ways = [("none", 3), ("stages", 2), ("full --share-weights no", 2)]
+        lines = "\n".join(prompts).encode()
+        self.assertEqual(self.compare("generate", "m", ways, stdin=lines), "".join(alone))
+        sampled = ["--temperature", "1", "--top-p", "0.9", "--seed", "5"]
+        self.assertNotEqual(self.compare("generate", "m", ways[:2], *sampled, stdin=lines), "".join(alone))
+        found = []
+        for ranks in 1, 2:
+            events = self.succeed(*self.words("generate", "m", "--json", "--gpus", ranks), stdin=lines).events()
+            found.append([{key: event[key] for key in event if key != "seconds"} for event in events])
+        self.assertEqual(found[1], found[0])
+        self.assertEqual([event["prompt"] for event in found[0]], prompts)
+        self.assertEqual([event["text"] + "\n" for event in found[0]], alone)
+
+    def test_more_prompts_than_grow_together(self):
+        lines = "".join(f"{i}\n" for i in range(150)).encode()
+        words = self.words("generate", "m", "--temperature", "1", "--max-new-tokens", "3", "--quiet")
+        texts = [self.succeed(*words, "--gpus", ranks, stdin=lines).out for ranks in (1, 2)]
+        self.assertEqual(texts[0], texts[1])
+        self.assertEqual(len(texts[0].splitlines()), 150)
+        last = self.succeed(*words, "--json", stdin=lines).events()[149]
+        self.assertEqual((last["prompt"], last["text"]), ("149", texts[0].splitlines()[149]))
+
+    def test_a_conversation(self):
+        """Rank 0 reads the turns. A pause that is longer than --comm-timeout ends nothing."""
+        words = self.words("generate", "m", "--chat", "--template", "llama-2")
+        one = self.succeed(*words, stdin=b"abc\n/reset\ndef\n").out
+        self.assertEqual(len(one.splitlines()), 2)
+        for way in "none", "stages":
+            more = ["--gpus", "2", "--shard", way, "--comm-timeout", "2s"]
+            talk = subprocess.Popen([program.PROGRAM, *words, *more], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            talk.stdin.write(b"abc\n/reset\n")
+            talk.stdin.flush()
+            time.sleep(3)
+            out, err = talk.communicate(b"def\n", timeout=60)
+            self.assertEqual((talk.returncode, out.decode()), (0, one), err)
+        result = program.run(*words, "--gpus", "2", "--quiet", stdin=b"abc\n/help\n")
+        self.assertEqual((result.code, result.out), (3, one.splitlines(True)[0]))
+        self.assertEqual(result.err.strip(), "error: stdin: unknown command '/help'; there are /reset and /exit")
+
+    def test_the_reader_of_the_texts_ends(self):
+        words = self.words("generate", "m", "--gpus", "2", "--quiet", "--max-new-tokens", "200")
+        with subprocess.Popen([program.PROGRAM, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+            run.stdout.close()
+            run.stdin.write(b"a\n" * 20)
+            run.stdin.close()
+            self.assertEqual((run.stderr.read(), run.wait(60)), (b"", 128 + signal.SIGPIPE))
 
     def test_more_rows_than_a_schedule_has_room_for(self):
         """A pass has one micro-batch, so an evaluation may be longer than any step."""
@@ -89,6 +143,13 @@ class Use(program.ProgramTest):
             for result in run_commands(torchrun, [same, other]):
                 self.assertEqual((result.code, result.out), (USAGE, ""), result.err)
                 self.assertIn(phrase, result.err.splitlines()[-1])
+        same = self.words("generate", "m", "-p", "abc", "--temperature", "1")
+        for phrase, other in (("the weights of --model differ", self.words("generate", "other", *same[-4:])),
+                              ("--top-p differs: rank 0 has 1.0, rank 1 has 0.5",
+                               [*same, "--top-p", "0.5"])):
+            for result in run_commands(torchrun, [same, other]):
+                self.assertEqual((result.code, result.out), (USAGE, ""), result.err)
+                self.assertIn(phrase, result.err.splitlines()[-1])
 
     def test_refusals(self):
         for phrase, words in (("--gpus '0' is neither all nor a number", ["--gpus", 0]),
@@ -97,25 +158,32 @@ class Use(program.ProgramTest):
                               ("--node-rank has no effect without --nodes", ["--node-rank", 1]),
                               ("2 layers, too few for a stage on each of 3", ["--gpus", 3, "--shard", "stages", "--quiet"])):
             self.fail_with(USAGE, phrase, *self.words("eval", "m", *words))
+            self.fail_with(USAGE, phrase, *self.words("generate", "m", "-p", "abc", *words))
+        self.fail_with(3, "stdin: no prompt", *self.words("generate", "m", "--gpus", 2, "--quiet"))
 
     def test_a_rank_ends_early(self):
         rows = program.write_rows(self.path("long.jsonl"), program.sql_rows(20000))
-        words = ["eval", self.path("m"), "--data", rows, "--seq-len", "128", *DEVICE, "--gpus", "2"]
-        for victim, number, code, phrase in ((1, signal.SIGKILL, COMM_FAILED, "rank 1 .* is lost: "),
-                                             (0, signal.SIGKILL, COMM_FAILED, "rank 0 was killed by signal 9"),
-                                             (None, signal.SIGTERM, STOPPED_AT_ONCE, "stopped before the evaluation was done")):
-            parent = subprocess.Popen([program.PROGRAM, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            for line in parent.stderr:
-                if line.startswith(b"shard "):
-                    break
-            with open(f"/proc/{parent.pid}/task/{parent.pid}/children") as file:
-                children = [int(word) for word in file.read().split()]
-            os.kill(parent.pid if victim is None else children[victim], number)
-            begin = time.monotonic()
-            out, err = parent.communicate(timeout=60)
-            self.assertEqual((parent.returncode, out), (code, b""), err)
-            self.assertLess(time.monotonic() - begin, 10)
-            self.assertRegex(err.decode(), f"error: {phrase}")
+        evaluation = ["eval", self.path("m"), "--data", rows, "--seq-len", "128", *DEVICE, "--gpus", "2"]
+        text = self.words("generate", "m", "--chat", "--template", "llama-2", "--gpus", "2")  # it waits for turns
+        for words, victim, number, code, phrase in (
+                (evaluation, 1, signal.SIGKILL, COMM_FAILED, "rank 1 .* is lost: "),
+                (evaluation, 0, signal.SIGKILL, COMM_FAILED, "rank 0 was killed by signal 9"),
+                (evaluation, None, signal.SIGTERM, STOPPED_AT_ONCE, "stopped before the evaluation was done"),
+                (text, 1, signal.SIGKILL, COMM_FAILED, "rank 1 .* is lost: "),
+                (text, None, signal.SIGTERM, STOPPED_AT_ONCE, "stopped before all text was generated")):
+            with subprocess.Popen([program.PROGRAM, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE) as parent:
+                for line in parent.stderr:
+                    if line.startswith(b"shard "):
+                        break
+                with open(f"/proc/{parent.pid}/task/{parent.pid}/children") as file:
+                    children = [int(word) for word in file.read().split()]
+                os.kill(parent.pid if victim is None else children[victim], number)
+                begin = time.monotonic()
+                self.assertEqual(parent.wait(60), code)
+                self.assertLess(time.monotonic() - begin, 10)
+                self.assertEqual(parent.stdout.read(), b"")
+                self.assertRegex(parent.stderr.read().decode(), f"error: {phrase}")
 
 
 program.main()
