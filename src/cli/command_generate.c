@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
@@ -54,6 +55,10 @@ static int check_prompt(const struct job *job, const struct ot_prompt *prompt, c
                            "use the tokenizer of this model",
                            where, prompt->ids[i], token ? token : "", (long long)s->model.config.vocab);
         }
+    if (prompt->n < 1)
+        return ot_fail(OT_E_INPUT,
+                       "%s: the prompt has no token; this tokenizer has no start token, so give some text",
+                       where);
     if (prompt->n >= ot_model_longest_row(&s->model.config))
         return ot_fail(
             OT_E_INPUT,
@@ -181,7 +186,8 @@ static int start(struct job *job) {
  * that is not finished is printed as it grows. What later texts have already is kept until their turn. */
 struct printer {
     struct job *job;
-    size_t first, n;        /* prompts of this round */
+    size_t first, n; /* prompts of this round: */
+    const struct ot_prompt *prompts;
     size_t turn;            /* index of the text that is printed now */
     struct text_state *all; /* [n] */
     int64_t tokens;
@@ -225,18 +231,19 @@ static int print_turns(struct printer *p) {
     }
 }
 
-static int make_line(const struct job *job, size_t i, const struct ot_generated *generated, char **line,
+static int make_line(const struct printer *p, size_t i, const struct ot_generated *generated, char **line,
                      size_t *bytes) {
+    const struct ot_lines *lines = &p->job->lines;
     struct ot_json_writer w = {.indent = -1};
     ot_json_begin_object(&w, NULL);
-    ot_json_put_string(&w, "prompt", job->lines.text[i], job->lines.bytes[i]);
+    ot_json_put_string(&w, "prompt", lines->text[p->first + i], lines->bytes[p->first + i]);
     ot_json_put_string(&w, "text", generated->text ? generated->text : "", generated->bytes);
     ot_json_begin_array(&w, "ids");
     for (int64_t t = 0; t < generated->n; t++)
         ot_json_put_int(&w, NULL, generated->ids[t]);
     ot_json_end_array(&w);
     ot_json_put_text(&w, "ended_by", generated->ended ? "eos" : "length");
-    ot_json_put_int(&w, "prompt_tokens", job->prompts[i].n);
+    ot_json_put_int(&w, "prompt_tokens", p->prompts[i].n);
     ot_json_put_real(&w, "seconds", generated->seconds);
     ot_json_end_object(&w);
     return ot_json_writer_take(&w, line, bytes);
@@ -249,7 +256,7 @@ static int take_text(void *context, const struct ot_generated *text) {
     size_t i = (size_t)(state - p->all), bytes = text->bytes, seen = state->bytes;
     char *line = NULL;
     if (p->job->session.options->json)
-        OT_TRY(make_line(p->job, p->first + i, text, &line, &bytes));
+        OT_TRY(make_line(p, i, text, &line, &bytes));
     if (bytes > seen)
         ot_string_append(&state->kept, (line ? line : text->text) + seen, bytes - seen);
     free(line);
@@ -260,14 +267,11 @@ static int take_text(void *context, const struct ot_generated *text) {
     return i == p->turn ? print_turns(p) : 0;
 }
 
-static void log_speed(const struct ot_generated *texts, const struct printer *p) {
+static void log_speed(const struct ot_generated *texts, const struct printer *p, double seconds) {
     char time[OT_TEXT_BYTES], many[40] = "";
-    double seconds = 0;
     bool all_ended = true;
-    for (size_t i = 0; i < p->n; i++) {
-        seconds = ot_max(seconds, texts[i].seconds);
+    for (size_t i = 0; i < p->n; i++)
         all_ended = all_ended && texts[i].ended;
-    }
     if (!ot_log_is_terminal())
         return;
     if (p->n > 1)
@@ -297,7 +301,9 @@ static struct ot_generation generation_of(const struct job *job, size_t i, const
 
 /* Generates the texts of n prompts, from prompt `first` on. turn: of a dialogue. */
 static int generate(struct job *job, size_t first, size_t n, const struct ot_prompt *prompts, bool turn) {
-    struct printer p = {.job = job, .first = first, .n = n, .all = calloc(n, sizeof *p.all)};
+    struct printer p = {
+        .job = job, .first = first, .n = n, .prompts = prompts, .all = calloc(n, sizeof *p.all)};
+    double started = ot_clock_seconds();
     struct ot_generation *generations = calloc(n, sizeof *generations);
     struct ot_generated *texts = calloc(n, sizeof *texts);
     int rc;
@@ -310,7 +316,7 @@ static int generate(struct job *job, size_t first, size_t n, const struct ot_pro
     rc = turn ? ot_turns_generate(&job->session, generations, texts)
               : ot_generate_all(&job->session, generations, (int)n, texts);
     if (rc == 0 && ot_is_rank0(&job->session))
-        log_speed(texts, &p);
+        log_speed(texts, &p, ot_clock_seconds() - started);
 out:
     for (size_t i = 0; i < n && p.all && texts; i++) {
         free(p.all[i].kept.text);

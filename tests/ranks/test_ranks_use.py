@@ -1,6 +1,8 @@
 """What several ranks make of a model together, with eval and generate: the bits of one rank, printed once by rank 0."""
 
+import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -118,6 +120,26 @@ class Use(program.ProgramTest):
         self.assertEqual((result.code, result.out), (3, one.splitlines(True)[0]))
         self.assertEqual(result.err.strip(), "error: stdin: unknown command '/help'; there are /reset and /exit")
 
+    def test_lines_at_a_terminal(self):
+        """Each line gets its text at once, or its error."""
+        lines, found = [b"abc", b"", b"de"], []
+        for ranks in 1, 2:
+            terminal, inside = pty.openpty()
+            words = self.words("generate", "m", "--json", "--no-special", "--gpus", ranks)
+            with subprocess.Popen([program.PROGRAM, *map(str, words)], stdin=inside, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE) as run:
+                os.close(inside)
+                os.write(terminal, b"\n".join(lines) + b"\n\x04")
+                out, err = run.communicate(timeout=60)
+            os.close(terminal)
+            self.assertEqual(run.returncode, 0, err)
+            self.assertIn(b"enter one text on each line", err)
+            self.assertIn(b"error: stdin:2: the prompt has no token", err)
+            events = [json.loads(line) for line in out.splitlines()]
+            found.append([(event["prompt"], event["text"], event["prompt_tokens"]) for event in events])
+        self.assertEqual(found[1], found[0])
+        self.assertEqual([(prompt, n) for prompt, text, n in found[0]], [("abc", 3), ("de", 2)])
+
     def test_the_reader_of_the_texts_ends(self):
         words = self.words("generate", "m", "--gpus", "2", "--quiet", "--max-new-tokens", "200")
         with subprocess.Popen([program.PROGRAM, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
@@ -159,6 +181,7 @@ class Use(program.ProgramTest):
                               ("2 layers, too few for a stage on each of 3", ["--gpus", 3, "--shard", "stages", "--quiet"])):
             self.fail_with(USAGE, phrase, *self.words("eval", "m", *words))
             self.fail_with(USAGE, phrase, *self.words("generate", "m", "-p", "abc", *words))
+        self.fail_with(3, "stdin:2: the prompt has no token", *self.words("generate", "m", "--no-special"), stdin=b"a\n\n")
         self.fail_with(3, "stdin: no prompt", *self.words("generate", "m", "--gpus", 2, "--quiet"))
 
     def test_a_rank_ends_early(self):
