@@ -79,7 +79,8 @@ class Use(program.ProgramTest):
 
     def test_texts(self):
         """Texts grow side by side, and on several ranks; each is the text that its prompt gets alone."""
-        prompts = [f"List the {'name of every singer' * (i % 3)} {i}"[:6 + 9 * i] for i in range(5)]
+        prompts = ["x" * 250]  # has room for 5 tokens, so that rank 0 is done before the others
+        prompts += [f"List the {'name of every singer' * (i % 3)} {i}"[:6 + 9 * i] for i in range(1, 5)]
         alone = [self.succeed(*self.words("generate", "m", "-p", prompt)).out for prompt in prompts]
         ways = [("none", 3), ("stages", 2), ("full --share-weights no", 2)]
         lines = "\n".join(prompts).encode()
@@ -95,13 +96,13 @@ class Use(program.ProgramTest):
         self.assertEqual([event["text"] + "\n" for event in found[0]], alone)
 
     def test_more_prompts_than_grow_together(self):
-        lines = "".join(f"{i}\n" for i in range(150)).encode()
-        words = self.words("generate", "m", "--temperature", "1", "--max-new-tokens", "3", "--quiet")
-        texts = [self.succeed(*words, "--gpus", ranks, stdin=lines).out for ranks in (1, 2)]
+        """64 texts grow together, and 1024 are in memory."""
+        lines = "".join(f"{i}\n" for i in range(1030)).encode()
+        words = self.words("generate", "m", "--temperature", "1", "--max-new-tokens", "2", "--json")
+        texts = [[(event["prompt"], event["text"]) for event in self.succeed(*words, "--gpus", ranks, stdin=lines).events()]
+                 for ranks in (1, 2)]
         self.assertEqual(texts[0], texts[1])
-        self.assertEqual(len(texts[0].splitlines()), 150)
-        last = self.succeed(*words, "--json", stdin=lines).events()[149]
-        self.assertEqual((last["prompt"], last["text"]), ("149", texts[0].splitlines()[149]))
+        self.assertEqual([prompt for prompt, text in texts[0]], [str(i) for i in range(1030)])
 
     def test_a_conversation(self):
         """Rank 0 reads the turns. A pause that is longer than --comm-timeout ends nothing."""
@@ -147,6 +148,9 @@ class Use(program.ProgramTest):
             run.stdin.write(b"a\n" * 20)
             run.stdin.close()
             self.assertEqual((run.stderr.read(), run.wait(60)), (b"", 128 + signal.SIGPIPE))
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([program.PROGRAM, *words], input=b"a\n" * 20, stdout=full, stderr=subprocess.PIPE, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (5, b"error: stdout: cannot write the text\n"))
 
     def test_more_rows_than_a_schedule_has_room_for(self):
         """A pass has one micro-batch, so an evaluation may be longer than any step."""
