@@ -53,6 +53,19 @@ class Gpus(program.ProgramTest):
         self.assertEqual(result.code, COMM_FAILED, result.err)
         self.assertIn("ranks 0 and 1 use the same GPU (UUID ", result.err)
 
+    def test_eval_and_generate(self):
+        self.train("m", "--device", "cpu", "--steps", "2")
+        few = program.write_rows(self.path("few.jsonl"), program.sql_rows(4))
+        commands = (["eval", self.path("m"), "--data", few, "--seq-len", "128", "--micro-batch", "1", "--json"],
+                    ["generate", self.path("m"), "-p", "abc", "--max-new-tokens", "4"])
+        for command in commands:
+            one = run([program.PROGRAM, *command, *SMALL], 1)
+            self.assertEqual(one.code, 0, one.err)
+            for shard in (["none"], ["stages"], ["full", "--share-weights", "no"]):
+                two = run([program.PROGRAM, *command, *SMALL, "--gpus", "all", "--shard", *shard], 2)
+                self.assertEqual((two.code, two.out), (0, one.out), two.err)
+                self.assertIn("comm    NCCL", two.err)
+
     def test_one_copy_of_the_weights(self):
         """Both processes pin the memory that they share, and copy from all of it."""
         words = [program.PROGRAM, "train", *program.SMALL, "--data", self.rows, "--steps", "3", "--micro-batch", "1", "--shard",
