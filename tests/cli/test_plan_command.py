@@ -123,7 +123,7 @@ class Plan(plan_test.PlanTest):
 
     def test_twice_the_tokens_are_half_the_steps(self):
         for words, steps in ((["--steps", "7"], "4 steps instead of 7"), (["--tokens", "100k", "--epochs", "1"], "7 steps instead of 13")):
-            text = self.succeed(*SMALL, "--gpu-mem", "3G", "--explain", *words).out
+            text = self.succeed("plan", "--model", "tiny-sql", "--gpu", "rtx3060", "--tokens-per-step", "8192", "--explain", *words).out
             self.assertRegex(text, rf"\n +twice the tokens, half the steps .* · {steps}\n")
             self.assertEqual(text.count("steps instead of"), 1)
 
@@ -355,13 +355,13 @@ class Plan(plan_test.PlanTest):
             self.fail_with(USAGE, "contradict", "plan", "--gpu", "h100", "--model", "llama-7b", "--methods", *words)
 
     def test_a_sweep_over_steps(self):
-        words = ["plan", "--model", "tinyllama-1.1b", "--gpu", "rtx3060"]
+        words = ["plan", "--model", "tiny-sql", "--gpu", "rtx3060"]
         rows = self.succeed(*words, "--sweep", "tokens-per-step", "--json").json()["sweep"]
         self.assertEqual([row["step_tokens"] for row in rows], [2048 << i for i in range(8)])
         single = self.succeed(*words, "--tokens-per-step", "8k", "--json").json()
         self.assertEqual(rows[2]["step_seconds"], single["prediction"]["step_seconds"])
         self.assertTrue(all(row["fits"] for row in rows))
-        text = self.succeed("plan", "--model", "tiny-sql", "--gpu", "rtx3060", "--sweep", "tokens-per-step").out
+        text = self.succeed(*words, "--sweep", "tokens-per-step").out
         self.assertRegex(text, r"^tiny-sql · sequences of \d+ tokens · rtx3060\n")
 
     @SLOW

@@ -541,7 +541,9 @@ class Signals(program.ProgramTest):
 
     def test_two_runs_do_not_share_an_output(self):
         child = self.start("shared")
+        child.send_signal(signal.SIGSTOP)  # it keeps its lock and takes no time
         second = run("train", *SMALL, "--data", self.rows, "--out", self.path("shared"), "--steps", "1", "--quiet")
+        child.send_signal(signal.SIGCONT)
         child.send_signal(signal.SIGTERM)
         child.communicate(timeout=60)
         self.assertEqual((second.code, child.returncode), (3, STOPPED))

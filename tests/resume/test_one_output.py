@@ -69,9 +69,11 @@ class OneOutput(StoppingTest):
     def test_an_export_into_a_run_that_goes_on(self):
         process = self.start("exported", "--save-every", "20", "--steps", "100000")
         self.assertTrue(self.wait_for(process, lambda: self.checkpoints("exported")))
+        process.send_signal(signal.SIGSTOP)  # it keeps its lock and takes no time
         words = ["export", self.path("whole/checkpoints"), "--out", self.path("exported"), "--quiet"]
         self.fail_with(3, REFUSED, *words)
         self.fail_with(3, REFUSED, *self.command("exported", "--resume", "never", "--quiet"))
+        process.send_signal(signal.SIGCONT)
         err = self.end(process, signal.SIGTERM, STOPPED)
         self.assertIn("\nresume  ", err)
         self.assertEqual(self.files("exported") & {self.path("exported/model.safetensors")}, set())

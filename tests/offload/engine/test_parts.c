@@ -135,7 +135,7 @@ static int check_random_plan(struct tiny_run *run, uint64_t seed, const struct t
 
 static void random_plans(void **state) {
     (void)state;
-    int count = getenv("OT_TEST_SLOW") ? 100 : tests_are_brief() ? 1 : tests_are_few() ? 2 : 7;
+    int count = getenv("OT_TEST_SLOW") ? 100 : tests_are_brief() ? 1 : 3;
     enum { VARIANTS = 18 };
     int first = tiny_is_on_cpu() ? 0 : VARIANTS / 2, step = is_slow() ? 4 : 1, choosing = 0;
     for (int variant = first; variant < VARIANTS; variant += step) {
