@@ -232,7 +232,7 @@ static const struct ot_option table[] = {
     /* ---- several GPUs and hosts ---- */
     {"gpus", OT_OPTION_TEXT, OT_SECTION_RANKS, FIELD(gpus), RANKS | PLAN, .argument = "N|all",
      .takes_number = true, .chosen = "1, or what the launcher says", .on_resume = OT_RESUME_FREE,
-     .elsewhere = "num-gpus nproc-per-node devices num-devices n-gpus"},
+     .elsewhere = "num-gpus nproc-per-node devices num-devices n-gpus ranks num-processes"},
     {"nodes", OT_OPTION_COUNT, OT_SECTION_RANKS, FIELD(nodes), RANKS | PLAN, .argument = "N", .min = 1,
      .max = OT_MAX_RANKS, .chosen = "1, or what the launcher says", .on_resume = OT_RESUME_FREE,
      .elsewhere = "nnodes num-nodes"},
