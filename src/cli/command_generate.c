@@ -183,7 +183,7 @@ static int start(struct job *job) {
 /* ---- printing ---- */
 
 /* Texts grow side by side, but are printed one after the other, in the order of their prompts. The first text
- * that is not finished is printed as it grows. What later texts have already is kept until their turn. */
+ * that is not finished is printed as it grows. The pieces of later texts are kept until their turn. */
 struct printer {
     struct job *job;
     size_t first, n; /* prompts of this round: */

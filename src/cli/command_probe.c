@@ -307,17 +307,7 @@ static int probe(struct ot_session *s, struct probe_run *run) {
     return run->options->json && ot_is_rank0(s) ? print_json(run, s) : 0;
 }
 
-/* Connects the ranks, if there are several. They measure the machine at the same time; rank 0 prints. */
-static int open_world(struct ot_session *s, const struct ot_options *options) {
-    struct ot_launch launch;
-    OT_TRY(ot_launch_find(options, &launch));
-    if (launch.ranks.ranks <= 1)
-        return 0;
-    if (launch.ranks.rank != 0)
-        ot_log_set_level(OT_LOG_WARN);
-    return ot_launch_world(options, &launch, &s->ranks.world);
-}
-
+/* Several ranks measure the machine at the same time; rank 0 prints. */
 static int open_and_probe(struct ot_session *s, struct ot_settings *settings, struct probe_run *run) {
     OT_TRY(ot_session_open_machine(settings, s));
     OT_TRY(ot_session_ranks_open(s));
@@ -343,20 +333,13 @@ int ot_command_probe(const struct ot_options *options) {
     if (!run)
         return ot_fail(OT_E_BUDGET, "no memory");
     run->options = options;
-    int rc = open_world(&session, options);
+    int rc = ot_launch_join(options, &session.ranks.world);
     bool is_rank0 = ot_is_rank0(&session);
     FILE *log = options->json && !options->quiet && is_rank0 ? open_log() : NULL;
     run->table.out = !is_rank0 ? NULL : options->json ? log : stdout;
     if (rc == 0)
         rc = open_and_probe(&session, &settings, run);
-    if (rc < 0 && session.ranks.world) {
-        struct ot_error error;
-        ot_error_save(&error, rc);
-        rc = ot_world_fail(session.ranks.world, &error);
-    }
-    struct ot_world *world = session.ranks.world;
-    ot_session_close(&session);
-    ot_world_close(world);
+    rc = ot_launch_leave(&session, session.ranks.world, rc);
     if (log)
         fclose(log);
     free(run);

@@ -16,8 +16,8 @@ int ot_turns_await(struct ot_session *session, const sigset_t *open);
 /* Generates the answer to a turn, on all ranks. Errors: as ot_generate. */
 int ot_turns_generate(struct ot_session *session, const struct ot_generation *generation,
                       struct ot_generated *out);
-/* Ends the dialogue on the other ranks. rc: the dialogue's result; after a failure, the other ranks learn of
- * it as of any failure. Returns rc, or the error that kept them from hearing it. */
+/* Ends the dialogue on the other ranks. rc: the dialogue's result. A failure (rc < 0) is not told here: the
+ * end of the command tells it (ot_launch_leave). Returns rc, or the error of telling them. */
 int ot_turns_end(struct ot_session *session, int rc);
 
 /* On every other rank: takes part in all turns until rank 0 ends the dialogue. Errors: as ot_generate. */

@@ -32,9 +32,9 @@ struct ot_source;
 /* True if the name ends in .ending, .ending.gz or .ending.zst, in any case. */
 bool ot_source_is_named(const char *name, const char *ending);
 
-/* What becomes a row of a text. A paragraph ends at the next blank line, or at the end of the file; blank
- * lines have nothing but white space. Blank lines are no rows. The line end of a paragraph's or a line's last
- * line is left out, and the others are \n. */
+/* How a text is cut into rows. A paragraph ends at the next blank line, or at the end of the file. A blank
+ * line has white space alone, and is no row. The row of a paragraph or a line has no line end behind its last
+ * line; the line ends inside a paragraph become \n. */
 enum ot_text_by { OT_TEXT_BY_DOCUMENT, OT_TEXT_BY_PARAGRAPH, OT_TEXT_BY_LINE };
 
 /* Errors: OT_E_IO (cannot open), OT_E_INPUT (a directory, empty, UTF-16, a bad header, a hub name, ...),

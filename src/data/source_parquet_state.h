@@ -9,8 +9,8 @@
  * above it are present: a lower one than the column's own means null, or an empty list. Its repetition level
  * says at which repeated field a new element begins; 0 begins a row. So a row is written by walking the
  * schema: an optional field looks at the next definition level of its first column, a list goes on while the
- * next repetition level is its own. Each column must then have the levels that the walk expects, so columns
- * that disagree are an error, never a wrong row.
+ * next repetition level is its own. Each column must then have the levels that the walk expects. If
+ * columns disagree, the file is refused, so a wrong row never results.
  *
  * FORMATS. The reader knows data pages of both versions, the encodings PLAIN and dictionary, RLE for levels
  * and booleans, and the codecs snappy, gzip and zstd. pandas, pyarrow, Hugging Face's datasets and Spark

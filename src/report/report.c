@@ -20,7 +20,7 @@
 #include "src/session/weights.h"
 #include "src/train/saver.h"
 
-enum { LINE_BYTES = 512 };
+enum { LINE_BYTES = 768 };
 
 /* ---- the lines above the plan ---- */
 

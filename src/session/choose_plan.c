@@ -146,9 +146,9 @@ struct way {
     const char *what;
 };
 
-/* The first way that all ranks have memory for is taken. On the device, a rank's layers follow each other, so
- * that activations cross least. Weights that are streamed come in turns: a rank fetches its next layer while
- * the others compute. */
+/* The first way that all ranks have memory for is taken. If a rank's layers stay on its device, they follow
+ * each other, so that few activations cross between ranks. If they are streamed, the ranks take turns: a rank
+ * fetches its next layer while the others compute. */
 static const struct way ways[] = {
     {OT_SHARD_NONE, false, true, false, "each rank has all weights on its device"},
     {OT_SHARD_STAGES, false, true, true, "each rank has its layers on its device"},

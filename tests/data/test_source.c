@@ -441,7 +441,7 @@ static void test_zstd_frames(void **state) {
     assert_string_equal(got, "1:a|2:b|");
 }
 
-/* What stands behind the first frame is read or refused, never ignored. */
+/* The reader reads or refuses the bytes behind the first frame, and never ignores them. */
 static void test_damaged_zstd(void **state) {
     char got[1024];
     (void)state;
