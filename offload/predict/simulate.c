@@ -162,7 +162,7 @@ static void start_tasks(struct sim *sim) {
         lane->task = task;
         lane->left = seconds_of(sim, lane->instance, task);
         lane->instance->spans[task].begin = sim->now;
-        ot_sim_demand(sim, task, lane->demand);
+        lane->demand = sim->demands[task];
         sim->is_measured = sim->is_measured || (l == OT_LANE_COMPUTE && sim->decided_steps >= LAST);
     }
 }

@@ -11,9 +11,17 @@ static int no_memory(const struct ot_schedule *s) {
     return ot_fail(OT_E_BUDGET, "no memory to simulate a step of %d tasks", s->n_tasks);
 }
 
+/* True if both run one block in the same way. All micro-batches have one size, so the costs are equal. */
+static bool run_alike(const struct ot_task *a, const struct ot_task *b) {
+    return (a->kind == OT_TASK_FORWARD || a->kind == OT_TASK_BACKWARD) && a->kind == b->kind &&
+           a->block == b->block && a->half == b->half && a->first == b->first &&
+           a->saved_level == b->saved_level;
+}
+
 static int list_tasks(struct sim *sim) {
     const struct ot_simulation *c = sim->config;
     size_t n = (size_t)sim->schedule->n_tasks;
+    int last[OT_TASK_KINDS] = {0}; /* the last task of each kind */
     sim->costs = malloc((n + 1) * sizeof *sim->costs);
     sim->tasks = malloc((n + 1) * sizeof *sim->tasks);
     if (!sim->costs || !sim->tasks)
@@ -22,7 +30,11 @@ static int list_tasks(struct sim *sim) {
         const struct ot_task *task = &sim->schedule->tasks[i];
         sim->tasks[i] =
             (struct sim_task){.lane = (uint8_t)task->lane, .kind = (uint8_t)task->kind, .shadow = -1};
-        sim->costs[i] = ot_costs_of_task(c->costs, c->chain, c->plan, c->layout, task);
+        int before = last[task->kind];
+        last[task->kind] = i;
+        sim->costs[i] = i > 0 && run_alike(&sim->schedule->tasks[before], task)
+                            ? sim->costs[before]
+                            : ot_costs_of_task(c->costs, c->chain, c->plan, c->layout, task);
         if (!(sim->costs[i].seconds >= 0) || isinf(sim->costs[i].seconds))
             return ot_fail(OT_E_USAGE, "cannot predict a step: the time of task '%s' on lane %s is unknown",
                            ot_task_kind_name(task->kind), ot_lane_name(task->lane));
@@ -142,7 +154,7 @@ static double threads_of(int threads, const struct ot_rates *rates) {
 
 /* A transfer by a disk or the link moves each byte of host memory once; a copy on the cpu device reads and
  * writes it. Checksums read the disks' bytes once more. */
-void ot_sim_demand(const struct sim *sim, int task, double demand[RESOURCES]) {
+static void set_demand(const struct sim *sim, int task, double demand[RESOURCES]) {
     const struct ot_rates *r = &sim->config->costs->rates;
     const struct ot_task_cost *cost = &sim->costs[task];
     double rate = cost->seconds > 0 ? cost->bytes / cost->seconds : 0;
@@ -179,18 +191,26 @@ void ot_sim_demand(const struct sim *sim, int task, double demand[RESOURCES]) {
         demand[i] = ot_min(demand[i], sim->capacity[i]);
 }
 
+static int list_demands(struct sim *sim) {
+    sim->demands = malloc(((size_t)sim->schedule->n_tasks + 1) * sizeof *sim->demands);
+    if (!sim->demands)
+        return no_memory(sim->schedule);
+    for (int i = 0; i < sim->schedule->n_tasks; i++)
+        set_demand(sim, i, sim->demands[i]);
+    return 0;
+}
+
 /* Counts a shadow and its update as one task, the cheaper one: only one of them does the work. */
 double ot_sim_least_step(const struct sim *sim) {
-    double lanes[OT_LANE_COUNT] = {0}, resources[RESOURCES] = {0}, demand[RESOURCES], least = 0;
+    double lanes[OT_LANE_COUNT] = {0}, resources[RESOURCES] = {0}, least = 0;
     for (int i = 0; i < sim->schedule->n_tasks; i++) {
         int shadow = sim->tasks[i].shadow;
         int task = shadow >= 0 && sim->costs[shadow].seconds < sim->costs[i].seconds ? shadow : i;
         if (sim->tasks[i].kind == OT_TASK_SHADOW)
             continue;
         lanes[sim->tasks[task].lane] += sim->costs[task].seconds;
-        ot_sim_demand(sim, task, demand);
         for (int r = 0; r < RESOURCES; r++)
-            resources[r] += sim->costs[task].seconds * demand[r];
+            resources[r] += sim->costs[task].seconds * sim->demands[task][r];
     }
     for (int l = 0; l < OT_LANE_COUNT; l++)
         least = ot_max(least, lanes[l]);
@@ -219,7 +239,7 @@ int ot_sim_cost(struct sim *sim, const struct ot_simulation *simulation) {
     OT_TRY(list_tasks(sim));
     OT_TRY(find_shadows(sim));
     set_capacities(sim);
-    return 0;
+    return list_demands(sim);
 }
 
 int ot_sim_prepare(struct sim *sim, struct ot_trace *trace) {
@@ -262,6 +282,7 @@ void ot_sim_close(struct sim *sim) {
     }
     free(sim->tasks);
     free(sim->costs);
+    free(sim->demands);
     free(sim->dependents);
     free(sim->first_dependent);
     free(sim->crossings);

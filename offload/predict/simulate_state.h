@@ -32,8 +32,8 @@ struct lane {
     bool is_busy; /* the task that runs: */
     struct instance *instance;
     int task;
-    double left, speed; /* left: seconds of work at full speed; speed: 1 is full speed */
-    double demand[RESOURCES];
+    double left, speed;   /* left: seconds of work at full speed; speed: 1 is full speed */
+    const double *demand; /* the task's row of `demands` */
 };
 
 /* An edge from a task of the step before. */
@@ -54,6 +54,8 @@ struct sim {
     const struct ot_schedule *schedule;
     struct sim_task *tasks;     /* [n_tasks] */
     struct ot_task_cost *costs; /* [n_tasks] */
+    /* [n_tasks]: how much of each resource a task uses at full speed: bytes a second, or cores */
+    double (*demands)[RESOURCES];
     int decision, n_decisions;  /* the last decision of a step, or -1; decisions of a step */
     int *first_dependent;       /* [n_tasks + 2] */
     struct ot_dep *dependents;  /* the waiting task, and whether it is in the next step */
@@ -98,8 +100,6 @@ int ot_sim_prepare(struct sim *sim, struct ot_trace *trace);
 int ot_sim_open(struct sim *sim, const struct ot_simulation *simulation, struct ot_trace *trace);
 void ot_sim_close(struct sim *sim);
 
-/* Writes how much of each resource a task uses at full speed: bytes a second, or cores. */
-void ot_sim_demand(const struct sim *sim, int task, double demand[RESOURCES]);
 /* The least time of a step, from the work of each lane and the use of each resource. */
 double ot_sim_least_step(const struct sim *sim);
 

@@ -14,14 +14,28 @@
 #include "src/base/memory.h"
 #include "src/base/minmax.h"
 
-/* The last writer of a tile and its readers since then, as node numbers over both copies. -1: none. A lane of
- * the device runs in order, so its newest reader stands for all of its readers. */
-struct tile {
+/* The last writer of some bytes and their readers since then, as node numbers over both copies. -1: none. A
+ * lane of the device runs in order, so its newest reader stands for all of its readers. */
+struct history {
     int writer;
     int newest[OT_LANE_CPU]; /* the newest reader in each lane of the device */
     int n_readers;
     size_t capacity;
     int *readers; /* those in other lanes */
+};
+
+/* Most accesses are to whole buffers. They go into one history of the buffer; accesses of some tiles go into
+ * the histories of these tiles. A write of the whole buffer makes older histories of its tiles invalid. */
+struct buffer {
+    struct history whole;
+    struct tile {
+        struct history history;
+        int since; /* the writer of the whole buffer that the history begins with */
+    } * tiles;
+    int n_tiles;
+    int n_writes;          /* the writes of tiles since the last write of the whole buffer */
+    bool has_tiles;        /* there was an access of tiles since then */
+    int seen[OT_LANE_CPU]; /* n_writes at the lane's last read of the whole buffer */
 };
 
 struct linker {
@@ -31,8 +45,8 @@ struct linker {
     int *places;                /* draft: [nodes]: the node's number in its lane, from 1 */
     int (*clocks)[OT_LANE_CPU]; /* draft: [nodes] */
     int steps;                  /* copies of the program: 1 or 2 */
-    int *first_tile;            /* [n_buffers]: first tile of a buffer */
-    struct tile *tiles;
+    struct buffer *buffers;     /* [n_buffers] */
+    struct tile *tiles;         /* of all buffers */
     int n_tiles;
     uint8_t *lanes; /* [nodes]: the lane of the node's task */
     /* Nodes that must come before the present task: the newest of each lane of the device, or -1; and those
@@ -90,40 +104,76 @@ static int after(struct linker *lk, int node, int before) {
     return push(&lk->candidates, &lk->n_candidates, &lk->capacity, before);
 }
 
-static int collect(struct linker *lk, const struct ot_access *a, int step, int node) {
-    int first = lk->first_tile[ot_access_buffer(a, step)] + a->first_tile;
-    for (int t = first; t < first + a->n_tiles; t++) {
-        struct tile *tile = &lk->tiles[t];
-        OT_TRY(after(lk, node, tile->writer));
-        for (int l = 0; a->writes && l < OT_LANE_CPU; l++)
-            lk->newest[l] = ot_max(lk->newest[l], tile->newest[l]);
-        for (int r = 0; a->writes && r < tile->n_readers; r++)
-            OT_TRY(after(lk, node, tile->readers[r]));
-    }
+static void begin_history(struct history *history, int writer) {
+    history->writer = writer;
+    for (int l = 0; l < OT_LANE_CPU; l++)
+        history->newest[l] = -1;
+    history->n_readers = 0;
+}
+
+/* The history of a tile since the last write of its whole buffer. */
+static struct history *tile_history(struct buffer *buffer, int t) {
+    struct tile *tile = &buffer->tiles[t];
+    if (tile->since != buffer->whole.writer)
+        begin_history(&tile->history, -1);
+    tile->since = buffer->whole.writer;
+    return &tile->history;
+}
+
+static int collect_from(struct linker *lk, const struct history *history, bool writes, int node) {
+    OT_TRY(after(lk, node, history->writer));
+    for (int l = 0; writes && l < OT_LANE_CPU; l++)
+        lk->newest[l] = ot_max(lk->newest[l], history->newest[l]);
+    for (int r = 0; writes && r < history->n_readers; r++)
+        OT_TRY(after(lk, node, history->readers[r]));
     return 0;
 }
 
-static void forget_readers(struct tile *tile) {
-    for (int l = 0; l < OT_LANE_CPU; l++)
-        tile->newest[l] = -1;
-    tile->n_readers = 0;
+/* Collects the nodes before an access. The readers of the whole buffer may be older than the last write of a
+ * tile: then this write implies them. A lane of the device that has read the whole buffer since the last
+ * write comes after all writers by its own order. */
+static int collect(struct linker *lk, const struct ot_access *a, int step, int node) {
+    struct buffer *buffer = &lk->buffers[ot_access_buffer(a, step)];
+    enum ot_lane_id lane = lk->lanes[node];
+    bool is_whole = a->n_tiles == buffer->n_tiles;
+    OT_TRY(collect_from(lk, &buffer->whole, a->writes, node));
+    if (is_whole && (!buffer->has_tiles ||
+                     (!a->writes && ot_lane_is_device(lane) && buffer->seen[lane] == buffer->n_writes)))
+        return 0;
+    for (int t = a->first_tile; t < a->first_tile + a->n_tiles; t++)
+        OT_TRY(collect_from(lk, tile_history(buffer, t), a->writes, node));
+    return 0;
+}
+
+static int record_in(struct linker *lk, struct history *history, bool writes, int node) {
+    enum ot_lane_id lane = lk->lanes[node];
+    if (writes)
+        begin_history(history, node);
+    else if (ot_lane_is_device(lane))
+        history->newest[lane] = node;
+    else
+        OT_TRY(push(&history->readers, &history->n_readers, &history->capacity, node));
+    return 0;
 }
 
 static int record(struct linker *lk, const struct ot_access *a, int step, int node) {
-    int first = lk->first_tile[ot_access_buffer(a, step)] + a->first_tile;
+    struct buffer *buffer = &lk->buffers[ot_access_buffer(a, step)];
     enum ot_lane_id lane = lk->lanes[node];
-    for (int t = first; t < first + a->n_tiles; t++) {
-        struct tile *tile = &lk->tiles[t];
-        if (a->writes) {
-            tile->writer = node;
-            forget_readers(tile);
-        } else if (ot_lane_is_device(lane)) {
-            tile->newest[lane] = node;
-        } else {
-            OT_TRY(push(&tile->readers, &tile->n_readers, &tile->capacity, node));
-        }
+    if (a->n_tiles < buffer->n_tiles) {
+        buffer->has_tiles = true;
+        buffer->n_writes += a->writes;
+        for (int t = a->first_tile; t < a->first_tile + a->n_tiles; t++)
+            OT_TRY(record_in(lk, tile_history(buffer, t), a->writes, node));
+        return 0;
     }
-    return 0;
+    if (a->writes) {
+        buffer->has_tiles = false;
+        buffer->n_writes = 0;
+        memset(buffer->seen, 0, sizeof buffer->seen);
+    } else if (ot_lane_is_device(lane)) {
+        buffer->seen[lane] = buffer->n_writes;
+    }
+    return record_in(lk, &buffer->whole, a->writes, node);
 }
 
 static int descending(const void *a, const void *b) {
@@ -185,9 +235,12 @@ static int reduce(struct linker *lk, int node, int step) {
 /* Adds a host-side edge from the last writer of the data that the lane's thread reads while it enqueues the
  * task. Lane order and events do not replace this edge: the lane's thread waits for neither of them. */
 static int link_on_host(struct linker *lk, const struct ot_access *a, int step, int node) {
+    struct buffer *buffer = &lk->buffers[ot_access_buffer(a, step)];
     int n = lk->schedule->n_tasks;
-    int before = lk->tiles[lk->first_tile[ot_access_buffer(a, step)] + a->first_tile].writer;
-    if (!a->on_host || before < 0)
+    if (!a->on_host)
+        return 0;
+    int before = ot_max(buffer->whole.writer, tile_history(buffer, a->first_tile)->writer);
+    if (before < 0)
         return 0;
     lk->seen[before] = node;
     add_ancestor(lk, node, before);
@@ -273,6 +326,37 @@ static int open_ancestors(struct linker *lk) {
     return lk->places && lk->clocks ? 0 : ot_fail(OT_E_BUDGET, "no memory to order the schedule");
 }
 
+static int open_buffers(struct linker *lk) {
+    const struct ot_layout *layout = lk->layout;
+    for (int b = 0; b < layout->n_buffers; b++)
+        lk->n_tiles += layout->buffers[b].n_tiles;
+    lk->buffers = calloc((size_t)layout->n_buffers + 1, sizeof *lk->buffers);
+    lk->tiles = calloc((size_t)lk->n_tiles + 1, sizeof *lk->tiles);
+    if (!lk->buffers || !lk->tiles)
+        return ot_fail(OT_E_BUDGET, "no memory to order the schedule");
+    for (int t = 0; t < lk->n_tiles; t++) {
+        lk->tiles[t].since = -1;
+        begin_history(&lk->tiles[t].history, -1);
+    }
+    struct tile *next = lk->tiles;
+    for (int b = 0; b < layout->n_buffers; b++) {
+        lk->buffers[b].tiles = next;
+        lk->buffers[b].n_tiles = layout->buffers[b].n_tiles;
+        begin_history(&lk->buffers[b].whole, -1);
+        next += lk->buffers[b].n_tiles;
+    }
+    return 0;
+}
+
+static void close_buffers(struct linker *lk) {
+    for (int t = 0; lk->tiles && t < lk->n_tiles; t++)
+        free(lk->tiles[t].history.readers);
+    for (int b = 0; lk->buffers && b < lk->layout->n_buffers; b++)
+        free(lk->buffers[b].whole.readers);
+    free(lk->tiles);
+    free(lk->buffers);
+}
+
 int ot_schedule_link(struct ot_schedule *schedule, const struct ot_layout *layout) {
     struct linker lk = {.schedule = schedule, .layout = layout, .steps = schedule->alone ? 1 : 2};
     int rc = 0, lane_last[OT_LANE_COUNT];
@@ -280,29 +364,13 @@ int ot_schedule_link(struct ot_schedule *schedule, const struct ot_layout *layou
         lane_last[l] = -1;
     OT_TRY_GOTO(build_lanes(schedule), rc, out);
     OT_TRY_GOTO(open_ancestors(&lk), rc, out);
-    lk.first_tile = malloc(((size_t)layout->n_buffers + 1) * sizeof *lk.first_tile);
-    for (int b = 0; lk.first_tile && b < layout->n_buffers; b++) {
-        lk.first_tile[b] = lk.n_tiles;
-        lk.n_tiles += layout->buffers[b].n_tiles;
-    }
-    lk.tiles = calloc((size_t)lk.n_tiles + 1, sizeof *lk.tiles);
-    if (!lk.first_tile || !lk.tiles) {
-        rc = ot_fail(OT_E_BUDGET, "no memory to order the schedule");
-        goto out;
-    }
-    for (int t = 0; t < lk.n_tiles; t++) {
-        lk.tiles[t].writer = -1;
-        forget_readers(&lk.tiles[t]);
-    }
+    OT_TRY_GOTO(open_buffers(&lk), rc, out);
     for (int step = 0; step < lk.steps; step++)
         OT_TRY_GOTO(link_step(&lk, step, lane_last), rc, out);
     find_deps(schedule);
     mark_signals(schedule);
 out:
-    for (int t = 0; lk.tiles && t < lk.n_tiles; t++)
-        free(lk.tiles[t].readers);
-    free(lk.tiles);
-    free(lk.first_tile);
+    close_buffers(&lk);
     free(lk.candidates);
     free(lk.seen);
     free(lk.lanes);
