@@ -34,8 +34,10 @@
  */
 #include "kernels/cuda/attention_backward.cuh"
 
-template <int DIM, int M, int WARPS, int VISITED>
+/* ONLY_75: see ot_trap_unless_75. */
+template <int DIM, int M, int WARPS, int VISITED, bool ONLY_75_>
 struct keys_shape : backward_shape<DIM, M, 2, WARPS, WARPS / 2 * 16 * M, VISITED> {
+    static constexpr bool ONLY_75 = ONLY_75_;
     static constexpr int TEAMS = WARPS / 2;
     /* A room has a float4 for each lane, fragment and team. */
     static constexpr int ROOM = M * 2 * OT_WARP, ROOMS_BYTES = 2 * TEAMS * ROOM * 16;
@@ -44,8 +46,8 @@ struct keys_shape : backward_shape<DIM, M, 2, WARPS, WARPS / 2 * 16 * M, VISITED
 template <int DIM, bool SMALL>
 struct keys_shapes {
     static constexpr int VISITED = (DIM == 256 ? 32 : 64) / (SMALL ? 2 : 1);
-    using shape = std::conditional_t<DIM == 64, keys_shape<DIM, 3, 4, VISITED>,
-                                     keys_shape<DIM, DIM <= 128 ? 2 : 1, 8, VISITED>>;
+    using shape = std::conditional_t<DIM == 64, keys_shape<DIM, 3, 4, VISITED, SMALL>,
+                                     keys_shape<DIM, DIM <= 128 ? 2 : 1, 8, VISITED, SMALL>>;
     static_assert(shape::ROOMS_BYTES + shape::STAGE_BYTES <=
                           (SMALL ? BACKWARD_SMALL_BYTES : BACKWARD_BYTES) &&
                       shape::OWNED_BYTES <= (SMALL ? BACKWARD_SMALL_BYTES : BACKWARD_BYTES),
@@ -270,6 +272,8 @@ keys_begin(uint32_t (&own)[S::DIM / 16][S::M][4], backward_ring<T, S, true> &rin
 template <class T, class S, class Op>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     attention_backward_keys(const Op op, int stages, bool apart) {
+    if (ot_trap_unless_75(S::ONLY_75))
+        return;
     using View = keys_view<T, S, Op>;
     const auto &f = op.forward;
     /* In causal attention the first keys are seen by most queries, so the longest blocks start first. */

@@ -12,10 +12,10 @@
  */
 #include "kernels/cuda/attention_backward.cuh"
 
-/* HELD: registers hold the owned rows. */
-template <int DIM, int M, int N, int WARPS, int VISITED, bool HELD_>
+/* HELD: registers hold the owned rows. ONLY_75: see ot_trap_unless_75. */
+template <int DIM, int M, int N, int WARPS, int VISITED, bool HELD_, bool ONLY_75_ = false>
 struct queries_shape : backward_shape<DIM, M, N, WARPS, WARPS * 16 * M, VISITED> {
-    static constexpr bool HELD = HELD_;
+    static constexpr bool HELD = HELD_, ONLY_75 = ONLY_75_;
 };
 
 /* For spans, N = 2 leaves registers for the sums of dbias at head_dim 128. */
@@ -32,8 +32,8 @@ struct queries_shapes<DIM, false> {
 };
 template <int DIM>
 struct queries_shapes<DIM, true> {
-    using shape = std::conditional_t<DIM <= 128, queries_shape<DIM, DIM == 64 ? 2 : 1, 4, 4, 32, false>,
-                                     queries_shape<DIM, 1, 2, 2, 16, false>>;
+    using shape = std::conditional_t<DIM <= 128, queries_shape<DIM, DIM == 64 ? 2 : 1, 4, 4, 32, false, true>,
+                                     queries_shape<DIM, 1, 2, 2, 16, false, true>>;
     static_assert(shape::OWNED_BYTES + shape::STAGE_BYTES <= BACKWARD_SMALL_BYTES, "one stage fits");
 };
 
@@ -240,6 +240,8 @@ queries_step(float (&dq)[S::M][S::DIM / 8][4], const uint32_t (&held_q)[S::DIM /
 
 template <class T, class S, class Op>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attention_backward_queries(const Op op, int stages) {
+    if (ot_trap_unless_75(S::ONLY_75))
+        return;
     using View = queries_view<T, S, Op>;
     const auto &f = op.forward;
     /* In causal attention the last queries see most keys, so the longest blocks start first. */

@@ -55,6 +55,8 @@ __device__ __forceinline__ void plain_softmax(float (&s)[S::M][S::M], float (&to
 
 template <class T, class S>
 __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS) plain_forward(const struct ot_attention op) {
+    if (ot_trap_unless_75(S::ONLY_75))
+        return;
     int blocks = (int)((op.n + S::ROWS - 1) / S::ROWS), heads = (int)op.heads, dim = (int)op.head_dim;
     int head = (int)blockIdx.x % heads, begin = (blocks - 1 - (int)blockIdx.x / heads) * S::ROWS;
     int kv_head = head / (heads / (int)op.kv_heads), end = min(begin + S::ROWS, (int)op.n);
@@ -127,6 +129,8 @@ __device__ __forceinline__ void plain_slope(const struct ot_attention_backward &
 template <class T, class S>
 __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS)
     plain_backward_queries(const struct ot_attention_backward op) {
+    if (ot_trap_unless_75(S::ONLY_75))
+        return;
     const struct ot_attention &f = op.forward;
     int blocks = (int)((f.n + S::ROWS - 1) / S::ROWS), heads = (int)f.heads, dim = (int)f.head_dim;
     int head = (int)blockIdx.x % heads, begin = (blocks - 1 - (int)blockIdx.x / heads) * S::ROWS;
@@ -164,6 +168,8 @@ __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS)
 template <class T, class S>
 __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS)
     plain_backward_keys(const struct ot_attention_backward op) {
+    if (ot_trap_unless_75(S::ONLY_75))
+        return;
     const struct ot_attention &f = op.forward;
     int kv_heads = (int)f.kv_heads, group = (int)f.heads / kv_heads, dim = (int)f.head_dim;
     int kv_head = (int)blockIdx.x % kv_heads, begin = (int)blockIdx.x / kv_heads * S::ROWS;
@@ -217,10 +223,10 @@ static cudaError_t plain_dispatch(const struct ot_attention *op, const struct ot
     bool small = on->shared_bytes < 75 * 1024;
     return ot_dispatch(op->dtype, [&](auto zero) {
         if (op->head_dim <= 64)
-            return small ? f(zero, plain_shape<64, 2>()) : f(zero, plain_shape<64, 4>());
+            return small ? f(zero, plain_shape<64, 2, true>()) : f(zero, plain_shape<64, 4>());
         if (op->head_dim <= 128)
-            return small ? f(zero, plain_shape<128, 2>()) : f(zero, plain_shape<128, 4>());
-        return small ? f(zero, plain_shape<256, 1>()) : f(zero, plain_shape<256, 2>());
+            return small ? f(zero, plain_shape<128, 2, true>()) : f(zero, plain_shape<128, 4>());
+        return small ? f(zero, plain_shape<256, 1, true>()) : f(zero, plain_shape<256, 2>());
     });
 }
 

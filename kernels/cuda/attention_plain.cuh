@@ -16,8 +16,10 @@
 /* BLOCKS: the least number of blocks on a multiprocessor; it allows a thread 255 registers. */
 enum { PLAIN_THREADS = 64, PLAIN_BLOCKS = 4, PLAIN_MAX_DIM = 256 };
 
-template <int MAX_DIM, int ROWS_PER_THREAD>
+/* ONLY_75: for GPUs of compute capability 7.5, whose blocks have 64 KB of shared memory; others have more. */
+template <int MAX_DIM, int ROWS_PER_THREAD, bool ONLY_75_ = false>
 struct plain_shape {
+    static constexpr bool ONLY_75 = ONLY_75_;
     static constexpr int M = ROWS_PER_THREAD, ROWS = 8 * M, DIM = MAX_DIM, E = DIM / 8;
     static constexpr int LD = DIM + 1, WEIGHT_LD = ROWS + 1;
     static constexpr int TILE = ROWS * LD, WEIGHTS = ROWS * WEIGHT_LD; /* in floats */

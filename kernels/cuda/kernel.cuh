@@ -56,6 +56,18 @@ cudaError_t ot_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared
 }
 #endif
 
+/* Call it first in a kernel that, if only_75, GPUs of compute capability 7.5 alone run. In the code for newer
+ * ones it traps and returns true; then return, so that the kernel takes neither time to compile nor room. */
+__device__ __forceinline__ bool ot_trap_unless_75(bool only_75) {
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 800
+    if (only_75)
+        __trap();
+    return only_75;
+#else
+    return (void)only_75, false;
+#endif
+}
+
 #define OT_CUDA_TRY(expr)                                                                                    \
     do {                                                                                                     \
         cudaError_t ot_cuda_rc_ = (expr);                                                                    \

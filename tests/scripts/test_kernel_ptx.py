@@ -23,15 +23,18 @@ WIDE = [("attention_backward", "attention_delta", 2, 0), ("activation", "activat
         ("elementwise", "add", 2, 1), ("elementwise", "cast", 1, 1), ("activation", "glu", 2, 1), ("activation", "glu_backward", 3, 2),
         ("norm", "norm_rows", 2, 1), ("norm", "norm_backward_chunk", 3, 1), ("rope", "rope_tokens", 2, 1)]
 BF16, MMA, LDMATRIX_BYTES = "13__nv_bfloat16", "mma.sync.aligned.m16n8k16", 512
+FEW = 20 # lines of a kernel that only traps, parameters included
 SPANS = "ot_attend_spans" # instances for attention over spans (attention_spans.cuh)
 
 
 @functools.lru_cache(maxsize=None)
 def kernels(name):
-    """The lines of each kernel of a file, by its mangled name."""
+    """The lines of each kernel of a file, by its mangled name. Without those that only trap: other GPUs run them
+    (ot_trap_unless_75)."""
     with open(os.path.join(objects, name + ".cu.o"), encoding="latin-1", newline="") as file:
         bodies = re.finditer(r"\.entry (\S+?)\((.*?)\n}\n", file.read(), re.DOTALL)
-    return {body[1]: [line.strip() for line in body[2].split("\n")] for body in bodies}
+    found = {body[1]: [line.strip() for line in body[2].split("\n")] for body in bodies}
+    return {mangled: lines for mangled, lines in found.items() if not (count("trap;", lines) and len(lines) < FEW)}
 
 
 def instances(name, kernel):
