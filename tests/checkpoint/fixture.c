@@ -39,9 +39,16 @@ void fixture_fill(enum ot_dtype dtype, uint64_t seed, const struct ot_segment *s
     for (enum ot_segment_array array = OT_SEGMENT_M; array < OT_SEGMENT_ARRAYS; array++, stream++) {
         struct ot_segment_values place = ot_segment_find(dtype, segment, array);
         char *at = (char *)memory + place.offset, *end = at + ot_segment_value_bytes(place, segment->n);
-        for (int64_t i = segment->first / place.per; at < end; i++, at += place.width) {
-            uint64_t value = mix(stream + (uint64_t)i * 0x9e3779b97f4a7c15u);
-            memcpy(at, &value, place.width);
+        /* In parts: for a sanitizer, one call of memcpy for each value would take longer than all else. */
+        char made[512 + sizeof(uint64_t)];
+        for (int64_t i = segment->first / place.per; at < end;) {
+            size_t n = 0;
+            for (; n < 512 && at + n < end; i++, n += place.width) {
+                uint64_t value = mix(stream + (uint64_t)i * 0x9e3779b97f4a7c15u);
+                memcpy(made + n, &value, sizeof value); /* the next value overwrites what is too much */
+            }
+            memcpy(at, made, n);
+            at += n;
         }
     }
 }

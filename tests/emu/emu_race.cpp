@@ -31,28 +31,27 @@
 
 namespace ot_emu {
 
-struct alignas(8) Mark {
-    uint32_t interval;
-    uint16_t epoch; /* epoch of the warp within the interval */
-    uint16_t who;   /* the number of the thread, combined with: */
+/* From the lowest bit: the interval, 32 bits; the warp's epoch within the interval, 16; the number of the
+ * thread and flags, 16. It is one word because a CPU stalls where a load follows stores of smaller parts. */
+struct Mark {
+    uint64_t bits;
 
-    enum : uint16_t {
-        THREAD = 0x3ff,
-        MANY = 0x400,
-        ATOMIC = 0x800,
-        LOW = 0x1000,
-        HIGH = 0x2000,
-        COPY = 0x4000
+    enum : uint64_t { THREAD = 0x3ff };
+    enum : uint64_t {
+        MANY = 0x400ull << 48,
+        ATOMIC = 0x800ull << 48,
+        LOW = 0x1000ull << 48,
+        HIGH = 0x2000ull << 48,
+        COPY = 0x4000ull << 48
     };
-    int thread() const { return who & THREAD; }
+    uint32_t interval() const { return (uint32_t)bits; }
+    uint32_t epoch() const { return (uint16_t)(bits >> 32); }
+    int thread() const { return (int)(bits >> 48 & THREAD); }
     int warp() const { return thread() / WARP; }
-    int bytes() const { return who & (LOW | HIGH); }
+    uint64_t bytes() const { return bits & (LOW | HIGH); }
+    bool is(uint64_t flag) const { return (bits & flag) != 0; }
 };
 static_assert(MAX_THREADS == Mark::THREAD + 1, "a thread's number fits");
-
-static inline bool same(Mark a, Mark b) {
-    return memcmp(&a, &b, sizeof a) == 0;
-}
 
 struct Cell {
     Mark write, reader, other_reader; /* reader and other_reader are of different warps */
@@ -110,23 +109,23 @@ struct Toucher {
 
 /* True if the mark is of an earlier block of this launch that the running block is not ordered after. */
 static inline bool is_other_block(Mark m, const Toucher &t) {
-    return m.interval >= t.first && m.interval < block_first && !has_seen_block_of(m.interval);
+    return m.interval() >= t.first && m.interval() < block_first && !has_seen_block_of(m.interval());
 }
 
 /* True if the marked access is certainly ordered before this one. */
 static inline bool is_past(Mark m, const Toucher &t) {
-    return m.interval < t.first || (m.interval >= block_first && m.interval < now && !(m.who & Mark::COPY));
+    return m.interval() < t.first || (m.interval() >= block_first && m.interval() < now && !m.is(Mark::COPY));
 }
 
 /* True if the marked access and this one are not ordered. */
 static bool is_concurrent(Mark m, const Toucher &t) {
-    if (m.interval != now)
+    if (m.interval() != now)
         return is_other_block(m, t);
-    if (m.who & Mark::ATOMIC && m.who & Mark::MANY)
+    if (m.is(Mark::ATOMIC) && m.is(Mark::MANY))
         return true;
     if (m.warp() != t.mark.warp())
-        return m.epoch >= t.thread->warp->seen.epochs[m.warp()];
-    return m.epoch == t.mark.epoch && (m.thread() != t.mark.thread() || m.who & Mark::MANY);
+        return m.epoch() >= t.thread->warp->seen.epochs[m.warp()];
+    return m.epoch() == t.mark.epoch() && (m.thread() != t.mark.thread() || m.is(Mark::MANY));
 }
 
 static bool overlaps(Mark m, const Toucher &t) {
@@ -134,21 +133,21 @@ static bool overlaps(Mark m, const Toucher &t) {
 }
 
 static void merge_reader(Mark *reader, const Toucher &t) {
-    if (reader->epoch != t.mark.epoch || reader->bytes() != t.mark.bytes())
+    if (reader->epoch() != t.mark.epoch() || reader->bytes() != t.mark.bytes())
         *reader = t.mark;
     else if (reader->thread() != t.mark.thread())
-        reader->who |= Mark::MANY;
+        reader->bits |= Mark::MANY;
 }
 
 /* A reader of another block is enough to know: no later write is ordered after it. */
 static void note_read(Cell *cell, const Toucher &t) {
     if (is_other_block(cell->reader, t))
         return;
-    if (cell->reader.interval != now)
+    if (cell->reader.interval() != now)
         cell->reader = t.mark;
     else if (cell->reader.warp() == t.mark.warp())
         merge_reader(&cell->reader, t);
-    else if (cell->other_reader.interval != now)
+    else if (cell->other_reader.interval() != now)
         cell->other_reader = t.mark;
     else if (cell->other_reader.warp() == t.mark.warp())
         merge_reader(&cell->other_reader, t);
@@ -157,10 +156,10 @@ static void note_read(Cell *cell, const Toucher &t) {
 static void note_write(Cell *cell, const Toucher &t) {
     Mark mark = t.mark;
     if (t.access == Access::ATOMIC) {
-        mark.who |= Mark::ATOMIC;
-        bool joins = cell->write.interval == now && cell->write.who & Mark::ATOMIC;
-        if (joins && (cell->write.thread() != mark.thread() || cell->write.who & Mark::MANY))
-            mark.who |= Mark::MANY;
+        mark.bits |= Mark::ATOMIC;
+        bool joins = cell->write.interval() == now && cell->write.is(Mark::ATOMIC);
+        if (joins && (cell->write.thread() != mark.thread() || cell->write.is(Mark::MANY)))
+            mark.bits |= Mark::MANY;
     }
     cell->write = mark;
 }
@@ -169,9 +168,9 @@ static void note_write(Cell *cell, const Toucher &t) {
 
 static std::string describe_other(Mark m) {
     Thread *thread = &block.threads[m.thread()];
-    std::string text = m.who & Mark::MANY ? "several threads of its warp, one of them " : "";
-    if (m.interval < block_first) {
-        uint3 index = block_indices[block_of(m.interval)];
+    std::string text = m.is(Mark::MANY) ? "several threads of its warp, one of them " : "";
+    if (m.interval() < block_first) {
+        uint3 index = block_indices[block_of(m.interval())];
         text += "block (" + std::to_string(index.x) + "," + std::to_string(index.y) + "," +
                 std::to_string(index.z) + "), ";
     }
@@ -190,7 +189,7 @@ static std::string name_of(const Place &place) {
 [[noreturn]] static void report_race(Mark m, const char *did, const Toucher &t, const void *at,
                                      const Place &place) {
     static const char *const verbs[] = {"read", "written", "changed by an atomic"};
-    const char *since = m.interval < block_first    ? "in this launch"
+    const char *since = m.interval() < block_first  ? "in this launch"
                         : m.warp() == t.mark.warp() ? "without a __syncwarp between"
                                                     : "without a __syncthreads between";
     OT_EMU_FAIL(cudaErrorLaunchFailure, place.site, "race: %s is %s here%s, and was %s by %s, %s",
@@ -208,11 +207,11 @@ static std::string name_of(const Place &place) {
 static void touch(Cell *cell, const Toucher &t, const void *at, const Place &place) {
     Mark write = cell->write;
     bool is_read = t.access == Access::READ;
-    if (write.who & Mark::COPY && write.interval >= block_first)
+    if (write.is(Mark::COPY) && write.interval() >= block_first)
         report_copy(write, t, at, place);
-    bool both_atomic = t.access == Access::ATOMIC && write.who & Mark::ATOMIC;
+    bool both_atomic = t.access == Access::ATOMIC && write.is(Mark::ATOMIC);
     if (!both_atomic && overlaps(write, t) && is_concurrent(write, t))
-        report_race(write, write.who & Mark::ATOMIC ? "changed by an atomic" : "written", t, at, place);
+        report_race(write, write.is(Mark::ATOMIC) ? "changed by an atomic" : "written", t, at, place);
     if (is_read) {
         note_read(cell, t);
         return;
@@ -225,16 +224,16 @@ static void touch(Cell *cell, const Toucher &t, const void *at, const Place &pla
 
 /* True if this reader of the running interval already represents reads of the mark's thread. */
 static inline bool includes(Mark reader, Mark mark) {
-    return reader.epoch == mark.epoch && reader.who & Mark::MANY && reader.bytes() == mark.bytes();
+    return reader.epoch() == mark.epoch() && reader.is(Mark::MANY) && reader.bytes() == mark.bytes();
 }
 
 /* True for bytes that many threads read: every read after the first few adds nothing to the cell. */
 static inline bool adds_nothing(const Cell *cell, Mark mark) {
-    if (cell->reader.interval != now)
+    if (cell->reader.interval() != now)
         return false;
     if (cell->reader.warp() == mark.warp())
         return includes(cell->reader, mark);
-    if (cell->other_reader.interval != now)
+    if (cell->other_reader.interval() != now)
         return false;
     return cell->other_reader.warp() != mark.warp() || includes(cell->other_reader, mark);
 }
@@ -243,7 +242,7 @@ static inline bool adds_nothing(const Cell *cell, Mark mark) {
  * case. */
 static inline bool touch_quickly(Cell *cell, const Toucher &t) {
     Mark *mine = t.access == Access::READ ? &cell->reader : &cell->write;
-    if (same(*mine, t.mark))
+    if (mine->bits == t.mark.bits)
         return true;
     if (t.access == Access::ATOMIC || !is_past(cell->write, t))
         return false;
@@ -324,18 +323,9 @@ static Cell *find_cells(Toucher *t, const void *at, size_t bytes, const Place &p
     return nullptr;
 }
 
-/* Writes the mark with one store: the CPU stalls where a load of eight bytes follows stores of two. */
 static inline Toucher toucher_of(Thread *thread, Access access) {
-    uint16_t epoch = (uint16_t)thread->warp->epoch;
-    uint16_t who = (uint16_t)(thread->number | Mark::LOW | Mark::HIGH);
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    uint64_t bits = now | (uint64_t)epoch << 32 | (uint64_t)who << 48;
-    Mark mark;
-    memcpy(&mark, &bits, sizeof mark);
-#else
-    Mark mark = {now, epoch, who};
-#endif
-    return {thread, mark, launch_first, access};
+    uint64_t who = (uint64_t)thread->number << 48 | Mark::LOW | Mark::HIGH;
+    return {thread, {now | (uint64_t)(uint16_t)thread->warp->epoch << 32 | who}, launch_first, access};
 }
 
 /* For cells of shared memory: they are written now. Writes before the first fence of the block need no time:
@@ -358,7 +348,7 @@ static void touch_all(Thread *thread, Access access, const void *at, size_t byte
     if (block.has_proxy_fence && access != Access::READ)
         note_time(cell, (bytes + 1) / 2);
     if (bytes == 1) {
-        t.mark.who ^= (uintptr_t)at % 2 ? Mark::LOW : Mark::HIGH;
+        t.mark.bits ^= (uintptr_t)at % 2 ? Mark::LOW : Mark::HIGH;
         touch(cell, t, at, place);
         return;
     }
@@ -435,7 +425,7 @@ void check_async_read(Thread *thread, const void *at, size_t bytes, ot_emu_site 
     for (size_t i = first; i < first + bytes / 2; i++) {
         Mark write = shared_cells[i].write;
         Thread *writer = &block.threads[write.thread()];
-        if (write.interval >= block_first && write_times[i] >= writer->proxy_fence)
+        if (write.interval() >= block_first && write_times[i] >= writer->proxy_fence)
             OT_EMU_FAIL(cudaErrorLaunchFailure, site,
                         "wgmma reads %s, but %s, which wrote it, has executed no fence.proxy.async since",
                         describe_place(at, thread).c_str(), name_of(writer).c_str());
@@ -452,7 +442,7 @@ void check_copy_begin(void *to, size_t bytes, ot_emu_site site) {
     touch_all(current, Access::WRITE, to, bytes, {nullptr, site});
     Cell *cell = shared_cells + ((char *)to - block.shared) / 2;
     for (size_t i = 0; i < bytes / 2; i++) {
-        cell[i].write.who |= Mark::COPY;
+        cell[i].write.bits |= Mark::COPY;
         cell[i].reader = {}; /* so that the thread's own reads are checked again */
     }
 }
