@@ -175,6 +175,7 @@ struct ot_model_config {
     /* limit and alpha of struct ot_glu, for experts whose gate and up are interleaved (gpt-oss). limit 0:
      * none, and gate and up lie side by side. */
     float glu_limit, glu_alpha;
+    double router_aux; /* router_aux_loss_coef: of the balancing loss, if a run has it (model.h) */
 
     /* ---- head ---- */
     float logit_softcap;  /* 0: none */

@@ -1,12 +1,13 @@
 /* The first block of the chain: the embedding.
  *
- *     y = scale (E[token] + adapter) + P[position],   or the norm of that
+ *     y = scale (E[token] + adapter) (+ noise) + P[position],   or the norm of that
  *
  * The table P of learned positions, the scale and the norm are there if the model has them (config.h).
  * Backward of a norm reads its input, which it computes again. */
 #include "models/kinds.h"
 #include "models/linear.h"
 #include "models/norm.h"
+#include "src/base/random.h"
 
 /* Buffers in scratch, for n tokens; those that a model does not need have no bytes. */
 struct embed_memory {
@@ -127,6 +128,23 @@ static struct ot_linear adapter(const struct ot_model *model, const struct ot_bl
                               .dax = memory->dax};
 }
 
+/* Adds the noise of NEFTune. transformers scales Granite's embedding, and the noise with it. */
+static void add_noise(const struct ot_model *model, const struct ot_block_run *run, void *out) {
+    const struct ot_model_config *c = &model->config;
+    float alpha = ot_run_regular(model, run).neftune;
+    const struct ot_neftune op = {
+        .dtype = run->dtype,
+        .n = run->batch.n_tokens,
+        .cols = c->hidden,
+        .alpha = c->family == OT_FAMILY_GRANITE ? alpha * embed_scale(model) : alpha,
+        .noise = ot_state_noise(run->random.seed, ot_random_stream(OT_RANDOM_NEFTUNE, run->random.stream, 0)),
+        .row_start = run->batch.row_start, /* [n] */
+        .x = out,                          /* [n, hidden] */
+    };
+    if (alpha > 0)
+        ot_run_ops(run)->neftune(run->lane, &op);
+}
+
 /* out = everything before the norm. */
 static void sum_up(const struct ot_model *model, const struct ot_block_run *run,
                    const struct embed_memory *memory, void *out) {
@@ -136,6 +154,7 @@ static void sum_up(const struct ot_model *model, const struct ot_block_run *run,
         const struct ot_linear map = adapter(model, run, memory);
         ot_linear_add_adapters(run, &map, run->dtype, out);
     }
+    add_noise(model, run, out);
     if (model->config.positions != OT_POSITIONS_LEARNED)
         return;
     look_up(run, &positions, memory->positions);
@@ -168,6 +187,8 @@ static void forward(const struct ot_model *model, int block, const struct ot_blo
     sum_up(model, run, &memory, model->config.embed_norm ? memory.sum : run->y);
     if (model->config.embed_norm)
         norm(model, run, &memory, run->y);
+    if (model->chain.boundary_tail_bytes > 0)
+        ot_lane_fill(run->lane, ot_run_tail(model, run, run->y).counts, 0, model->chain.boundary_tail_bytes);
 }
 
 /* The run trains the table or its adapter, never both. */

@@ -35,10 +35,12 @@ static void forward(const struct ot_model *model, int block, const struct ot_blo
     if (run->half == OT_HALF_CHOOSE)
         call.until = OT_INPUT_GATE_UP;
     ot_layer_mlp_branch(&call, OT_KEEP_NONE);
-    if (run->half == OT_HALF_CHOOSE)
+    if (run->half == OT_HALF_CHOOSE) {
         ot_layer_route(&call);
-    else
-        ot_layer_finish(&call);
+        return;
+    }
+    ot_layer_finish(&call);
+    ot_layer_hand_on_load(&call);
 }
 
 struct ot_layer_rows ot_model_layer_input(const struct ot_model *model, int block, enum ot_layer_input input,

@@ -125,6 +125,8 @@ void ot_layer_gather(const struct ot_layer_call *call);
 /* memory.gate_up from memory.packed, and memory.down_out from memory.inner. */
 void ot_layer_experts_gate_up(const struct ot_layer_call *call);
 void ot_layer_experts_down(const struct ot_layer_call *call);
+/* With a balancing loss: the tail of y from that of x. The layer's router has run, if it has one. */
+void ot_layer_hand_on_load(const struct ot_layer_call *call);
 /* y = memory.mid + the weighted sum of memory.down_out. */
 void ot_layer_combine(const struct ot_layer_call *call, void *y);
 /* memory.wide = the gradient of memory.inner. dy: the gradient of y. memory.down_out becomes its own

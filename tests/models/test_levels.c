@@ -2,7 +2,8 @@
  * and all levels give the same losses, gradients and boundary gradients, bit by bit. The runner overwrites
  * work, scratch and what the level does not keep with NaNs, so a backward that reads more than its level
  * keeps gives NaNs. And a first backward, which overwrites the gradients, has the bits of one that adds to
- * zeros. Runs on the cpu device, and linked with an emulated or a real cuda device on that. */
+ * zeros. Every second case has all regularisers. Runs on the cpu device, and linked with an emulated or a real
+ * cuda device on that. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -139,6 +140,10 @@ static struct runner_batch make_batch(const struct ot_model_config *config, stru
 static struct runner *open_case(int i, const struct ot_model_config *config, enum ot_dtype dtype) {
     struct runner *runner = runner_open(config, parts_of(i), dtype, TOKENS, 2);
     const struct ot_model *model = runner_model(runner);
+    const struct ot_regular regular = {
+        .neftune = 4, .label_smoothing = 0.2f, .z_loss = 0.01f, .balance = config->n_experts > 0 ? 0.4f : 0};
+    if (i % 2 == 0 || config->n_experts > 0)
+        runner_set_regular(runner, &regular);
     float values[2048];
     for (int j = 0; j < 2048; j++)
         values[j] = 0.01f * (float)(j % 17 - 8);

@@ -107,6 +107,10 @@ static int forms_of(int kind) {
 static void defaults(struct tiny_run *run, int kind, enum form form, enum ot_dtype dtype) {
     tiny_defaults(run, 3, false, dtype);
     run->config = read_kind(&kinds[kind]);
+    run->regular = (struct ot_regular){.neftune = ot_model_has_pairs(&run->config) ? 0 : 2,
+                                       .label_smoothing = 0.1f,
+                                       .z_loss = 1e-3f,
+                                       .balance = run->config.n_experts > 0 ? 0.3f : 0};
     if (form == SOME)
         run->trains = trains_some;
     if (form == DROPOUT || form == DORA) {
