@@ -292,6 +292,8 @@ static void print_shape(const struct ot_report *r) {
            ot_report_kept(plan, n_layers, line));
     if (o->objective != OT_OBJECTIVE_SFT)
         print_objective(r);
+    if (*ot_report_regular(ot_model_get_regular(r->session->model.built), line))
+        ot_log(OT_LOG_INFO, "        regular %s", line);
     ot_log(OT_LOG_INFO, "        homes   %s", ot_report_homes(plan, line));
     ot_log(OT_LOG_INFO, "        updates %s", ot_report_engines(plan, line));
     if (*ot_report_experts(ot_model_chain(r->session->model.built), plan, line))

@@ -106,9 +106,26 @@ static int check_effect(const struct ot_options *o, const struct ot_model *model
                                      "matrices, and --train and --freeze leave none frozen");
 }
 
+int ot_plan_request_regular(const struct ot_options *o, const struct ot_model_config *config,
+                            struct ot_regular *out) {
+    double balance;
+    OT_TRY(ot_options_router_aux(o, config->router_aux, &balance));
+    if (balance > 0 && config->n_experts == 0)
+        return ot_fail(OT_E_USAGE, "--router-aux-loss has no effect here: the model has no experts");
+    if (o->neftune > 0 && ot_model_has_pairs(config))
+        return ot_fail(OT_E_USAGE, "--neftune is not available for an encoder-decoder: transformers adds the "
+                                   "noise to a module that neither of its stacks reads");
+    *out = (struct ot_regular){.neftune = (float)o->neftune, .z_loss = (float)o->z_loss};
+    out->label_smoothing = o->objective == OT_OBJECTIVE_SFT ? (float)o->label_smoothing : 0;
+    out->balance = (float)balance;
+    return 0;
+}
+
 int ot_plan_request_model(const struct ot_options *o, const struct ot_model_config *config,
                           enum ot_dtype dtype, int64_t max_position, struct ot_model **out) {
     const struct ot_selection selection = ot_plan_request_selection(o);
+    struct ot_regular regular;
+    OT_TRY(ot_plan_request_regular(o, config, &regular));
     OT_TRY(check_base(o, dtype));
     if (o->master_weights == OT_MASTERS_NONE && dtype != OT_BF16)
         return ot_fail(
@@ -127,6 +144,7 @@ int ot_plan_request_model(const struct ot_options *o, const struct ot_model_conf
     }
     ot_model_set_state(*out, (enum ot_state_format)o->state, (enum ot_masters)o->master_weights);
     ot_model_set_compares(*out, o->objective != OT_OBJECTIVE_SFT);
+    ot_model_set_regular(*out, &regular);
     return 0;
 }
 
