@@ -1,5 +1,5 @@
-/* The loss of a row from sums over its logits, with label smoothing and z-loss (struct ot_cross_entropy). Both
- * devices compile these formulas.
+/* The loss of a row from sums over its logits, with label smoothing and z-loss (struct ot_cross_entropy).
+ * Both devices compile these formulas.
  */
 #ifndef OT_KERNELS_LOSS_TERMS_H
 #define OT_KERNELS_LOSS_TERMS_H

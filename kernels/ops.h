@@ -28,6 +28,7 @@
 
 #include "kernels/device.h"
 #include "kernels/ops_compare.h"
+#include "kernels/ops_drop.h"
 #include "kernels/ops_experts.h"
 #include "kernels/ops_inline.h"
 #include "kernels/ops_spans.h"
@@ -163,6 +164,7 @@ struct ot_attention {
     const int32_t *row_start; /* [n], key indices; never decreasing */
     const float *slopes;      /* [heads]; NULL: no ALiBi */
     const void *sinks;        /* [heads]; NULL: none */
+    struct ot_weight_drop drop;
     const void *q, *k, *v;
     void *out;
     float *lse;
@@ -231,9 +233,8 @@ struct ot_add {
 };
 
 /* out[i] = (addend[i] +) kept(i) x[i], n contiguous elements. kept(i) is 0 if the random word of element i is
- * less than drop * 2^32, else 1 / (1 - drop): Srivastava et al., "Dropout", 2014. The word of element i is
- * ot_state_word(noise, first + i), so whoever knows noise and place drops the same elements again. drop: in
- * [0, 1). out may be x or addend. */
+ * less than drop * 2^32, else 1 / (1 - drop) (ops_drop.h). The word of element i is
+ * ot_state_word(noise, first + i). drop: in [0, 1). out may be x or addend. */
 struct ot_dropout {
     enum ot_dtype dtype;
     int64_t n, first;
@@ -243,15 +244,6 @@ struct ot_dropout {
     void *out;
     bool of_difference; /* kept(i) multiplies x[i] - addend[i] in place of x[i] */
 };
-
-/* The numbers of a drop: the least word of a kept element, and that element's factor. */
-static inline uint32_t ot_dropout_least(float drop) {
-    return (uint32_t)((double)drop * 0x1p32);
-}
-
-static inline float ot_dropout_factor(float drop) {
-    return (float)(1 / (1 - (double)drop));
-}
 
 /* NEFTune (Jain et al., "NEFTune: Noisy Embeddings Improve Instruction Finetuning", 2023): adds noise to the
  * embeddings of n tokens, in place. With u from the random words, as a signed number times 2^-31, and L the

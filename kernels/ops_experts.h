@@ -94,7 +94,8 @@ struct ot_router_backward {
 
 /* Adds a layer to the sums: counts_out[e] = counts_in[e] + the tokens that chose e, and so the sums. The
  * bits of sums are the same on all devices: tokens are cut into OT_LOAD_PARTS parts of equal length (the
- * last ones may be shorter or empty), each part adds its tokens in order, and the parts are added in order. */
+ * last ones may be shorter or empty), each part adds its tokens in order, and then the parts are added in
+ * order. */
 enum { OT_LOAD_PARTS = 64 };
 struct ot_load {
     struct ot_router router; /* the arguments of forward, with the ids that it wrote; weights are not read */

@@ -177,6 +177,11 @@ struct ot_model_config {
     float glu_limit, glu_alpha;
     double router_aux; /* router_aux_loss_coef: of the balancing loss, if a run has it (model.h) */
 
+    /* ---- dropouts, if a run applies them (dropout.h) ---- */
+    float embed_drop, attention_drop; /* of the embedding; of attention's weights */
+    /* Of what attention and the MLP add to x; 0 with norms behind them, and with experts. */
+    float o_drop, mlp_drop;
+
     /* ---- head ---- */
     float logit_softcap;  /* 0: none */
     double logit_divisor; /* logits are divided by it (Granite); 0: 1 */
@@ -200,6 +205,8 @@ enum { OT_PAIR_START_ID = 0 };
 static inline bool ot_model_has_pairs(const struct ot_model_config *config) {
     return config->n_encoder_layers > 0;
 }
+/* The largest dropout of the config. */
+float ot_model_most_dropout(const struct ot_model_config *config);
 /* Attention multiplies q k^T by this factor. */
 float ot_model_attention_scale(const struct ot_model_config *config);
 /* The most tokens that a row may have: max_position, and with a dynamic scaling of rope its factor times

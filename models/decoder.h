@@ -183,8 +183,8 @@ static inline struct ot_regular ot_run_regular(const struct ot_model *model, con
     return run->pass == OT_PASS_TRAIN ? model->regular : (struct ot_regular){0};
 }
 
-/* The tail of a boundary, with a balancing loss: of an activation the sums of struct ot_balance, of a gradient
- * its slopes. */
+/* The tail of a boundary, with a balancing loss: of an activation the sums of struct ot_balance, of a
+ * gradient its slopes. */
 struct ot_tail {
     int32_t *counts; /* [experts] */
     float *sums;     /* [experts] */

@@ -8,6 +8,7 @@
  *
  * In an encoder-decoder, the first n_inputs tokens are inputs: they have no logits, no loss, and no gradient
  * yet. The chunks begin behind them. */
+#include "models/dropout.h"
 #include "models/kinds.h"
 #include "models/linear.h"
 #include "models/norm.h"
@@ -110,10 +111,16 @@ static struct chunk make_chunk(const struct ot_model *model, const struct ot_blo
 
 /* ---- a chunk: norm, logits, loss, gradients ---- */
 
+static struct ot_drop_rows chunk_rows(const struct ot_model *model, const struct chunk *chunk) {
+    return (struct ot_drop_rows){OT_DROP_HEAD, 0, chunk->first, chunk->n, model->config.hidden};
+}
+
 static void chunk_norm(const struct ot_model *model, const struct ot_block_run *run,
                        const struct chunk *chunk) {
     const void *x = ot_run_at(run, run->x, chunk->first * model->config.hidden);
+    const struct ot_drop_rows rows = chunk_rows(model, chunk);
     ot_model_norm(model, run, &model->head.norm, chunk->n, x, chunk->normed, chunk->stats);
+    ot_drop(model, run, &rows, chunk->normed, NULL, chunk->normed);
 }
 
 /* The logits of n tokens of the chunk, from token `first` of the chunk on. */
@@ -165,6 +172,7 @@ static void piece_loss(const struct ot_model *model, const struct ot_block_run *
 static void chunk_backward(const struct ot_model *model, const struct ot_block_run *run,
                            const struct chunk *chunk) {
     int64_t vocab = model->config.vocab, at = chunk->first * model->config.hidden;
+    const struct ot_drop_rows rows = chunk_rows(model, chunk);
     struct ot_linear projection = chunk->projection;
     projection.rows = chunk->n;
     projection.u = NULL; /* dlogits is, or becomes, the gradient of u */
@@ -174,6 +182,7 @@ static void chunk_backward(const struct ot_model *model, const struct ot_block_r
     }
     ot_linear_backward_params(run, &projection, chunk->normed, chunk->dlogits, vocab);
     ot_linear_backward_input(run, &projection, chunk->dlogits, vocab, chunk->dnormed);
+    ot_drop(model, run, &rows, chunk->dnormed, NULL, chunk->dnormed);
     ot_model_norm_backward(model, run, &model->head.norm, chunk->n, ot_run_at(run, run->x, at), chunk->stats,
                            chunk->dnormed, NULL, ot_run_at(run, run->dxy, at));
 }

@@ -10,6 +10,7 @@
 #ifndef OT_MODELS_LAYER_H
 #define OT_MODELS_LAYER_H
 
+#include "models/dropout.h"
 #include "models/layer_memory.h"
 #include "models/linear.h"
 #include "models/linear_inputs.h"
@@ -88,6 +89,16 @@ void ot_layer_norm_backward(const struct ot_layer_call *call, const struct ot_no
 
 /* out = a + b, [n, hidden] each. */
 void ot_layer_add(const struct ot_layer_call *call, const void *a, const void *b, void *out);
+
+/* Dropout of what a branch adds to x (dropout.h), [n, hidden]. If the pass drops there, the branch's product
+ * leaves out x, and y = addend + dropout(y). */
+static inline bool ot_layer_drops(const struct ot_layer_call *call, enum ot_drop_site site) {
+    return ot_drop_share(call->model, call->run, site) > 0;
+}
+void ot_layer_drop_add(const struct ot_layer_call *call, enum ot_drop_site site, const void *addend, void *y);
+/* The gradient of the branch's result, from dy: dy, or what dropout makes of it, in room. */
+const void *ot_layer_drop_backward(const struct ot_layer_call *call, enum ot_drop_site site, const void *dy,
+                                   void *room);
 
 /* ---- the branches of a layer (layer_attention.c, layer_mlp.c) ---- */
 

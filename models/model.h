@@ -106,10 +106,13 @@ struct ot_model_setup {
  * layer to layer, and as slopes from the head back to all layers. So neither plans nor stages change a bit,
  * and backward needs no second pass.
  *
+ * DROPOUT applies the dropouts of the model's config: dropout.h.
+ *
  * The random words depend on the run's seed, the step, the micro-batch in the step, and the element's place
  * in the micro-batch, as those of dropout do (lora.h). */
 struct ot_regular {
     float neftune, label_smoothing, z_loss, balance;
+    bool dropout;
 };
 
 struct ot_model; /* tensors, slabs and chain of blocks, built from a config */

@@ -268,6 +268,7 @@ struct ot_options {
     int objective; /* enum ot_objective_kind */
     double beta, gamma, label_smoothing, sft_weight, desirable_weight, undesirable_weight;
     double z_loss, neftune;
+    bool config_dropout;
     const char *router_aux_loss; /* ot_options_router_aux reads it */
 
     double lr, weight_decay, beta1, beta2, eps, clip;

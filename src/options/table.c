@@ -143,6 +143,8 @@ static const struct ot_option table[] = {
     {"neftune", OT_OPTION_REAL, OT_SECTION_OBJECTIVE, FIELD(neftune), TRAIN, .argument = "ALPHA", .min = 0,
      .max = 1e3, .fallback = "0", .on_resume = OT_RESUME_SAME,
      .elsewhere = "neftune-noise-alpha noise-alpha neftune-alpha"},
+    {"config-dropout", OT_OPTION_FLAG, OT_SECTION_OBJECTIVE, FIELD(config_dropout), TRAIN | PLAN,
+     .on_resume = OT_RESUME_SAME, .elsewhere = "dropout-rate attn-pdrop resid-pdrop embd-pdrop"},
     {"router-aux-loss", OT_OPTION_TEXT, OT_SECTION_OBJECTIVE, FIELD(router_aux_loss), TRAIN,
      .argument = "[C]", .bare = "config", .on_resume = OT_RESUME_SAME,
      .elsewhere = "router-aux-loss-coef moe-aux-loss-coef moe-aux-loss-coeff aux-loss-coef "

@@ -254,8 +254,7 @@ const char *ot_report_regular(const struct ot_regular *regular, char line[OT_TAB
                {"z-loss", regular->z_loss},
                {"NEFTune", regular->neftune},
                {"balancing loss", regular->balance}};
-    int n = 0;
-    *line = '\0';
+    int n = snprintf(line, OT_TABLE_LINE_BYTES, "%s", regular->dropout ? "dropout of the config" : "");
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].value > 0)
             n += snprintf(line + n, OT_TABLE_LINE_BYTES - (size_t)n, "%s%s %g", n > 0 ? ", " : "",

@@ -1,5 +1,6 @@
 /* NEFTune and the balancing loss of experts: the values of transformers, the same bits on any number of
- * threads and with every build. Label smoothing and z-loss are in test_ops_loss.c. */
+ * threads and with every build. Dropout of attention's weights: against its formulas in double. Label
+ * smoothing and z-loss are in test_ops_loss.c. */
 #include <math.h>
 
 #include "kernels/cpu/cpu_ops.h"
@@ -130,6 +131,88 @@ static void test_balance_adds(void **state) {
     free(none);
 }
 
+/* ---- dropout of attention's weights ---- */
+
+/* Sums of one query and head in double: of out, or of the gradients. */
+static void reference_pair(const struct drop_case *c, int64_t head, int64_t query, int64_t first, int64_t end,
+                           double *const sums[4]) {
+    int64_t group = c->heads / c->kv_heads, own = (query * c->heads + head) * c->dim;
+    double p[256], factor[256], slope[256], total = 0, delta = 0;
+    for (int64_t j = first; j < end; j++) {
+        int64_t key = (j * c->kv_heads + head / group) * c->dim;
+        double x = 0;
+        for (int64_t d = 0; d < c->dim; d++)
+            x += 0.25 * c->in[DROP_Q][own + d] * c->in[DROP_K][key + d];
+        double t = c->softcap > 0 ? tanh(x / c->softcap) : 0;
+        p[j] = exp(c->softcap > 0 ? c->softcap * t : x);
+        slope[j] = 0.25 * (1 - t * t);
+        total += p[j];
+        bool drops =
+            ot_state_word(c->drop.noise, (head * c->n + query) * c->n + j) < ot_dropout_least(c->drop.share);
+        factor[j] = drops ? 0 : ot_dropout_factor(c->drop.share);
+    }
+    for (int64_t j = first; j < end; j++) {
+        int64_t key = (j * c->kv_heads + head / group) * c->dim;
+        p[j] /= total;
+        for (int64_t d = 0; d < c->dim; d++) {
+            double weighted = factor[j] * p[j] * c->in[DROP_V][key + d];
+            sums[3][own + d] += weighted;
+            delta += weighted * c->in[DROP_DOUT][own + d];
+            sums[DROP_V][key + d] += factor[j] * p[j] * c->in[DROP_DOUT][own + d];
+        }
+    }
+    for (int64_t j = first; j < end; j++) {
+        int64_t key = (j * c->kv_heads + head / group) * c->dim;
+        double dp = 0;
+        for (int64_t d = 0; d < c->dim; d++)
+            dp += c->in[DROP_DOUT][own + d] * c->in[DROP_V][key + d];
+        double ds = p[j] * (factor[j] * dp - delta) * slope[j];
+        for (int64_t d = 0; d < c->dim; d++) {
+            sums[DROP_Q][own + d] += ds * c->in[DROP_K][key + d];
+            sums[DROP_K][key + d] += ds * c->in[DROP_Q][own + d];
+        }
+    }
+}
+
+static void check_drop(struct drop_case *c) {
+    static const char *const names[] = {"dq", "dk", "dv", "out"};
+    double *sums[4];
+    struct ops_fixture f;
+    drop_open(c);
+    for (int i = 0; i < 4; i++)
+        sums[i] = calloc((size_t)(c->n * c->heads * c->dim), sizeof **sums);
+    for (int64_t head = 0; head < c->heads; head++)
+        for (int64_t i = 0; i < c->n; i++) {
+            int64_t first = i / c->row * c->row, end = first + c->row < c->n ? first + c->row : c->n;
+            reference_pair(c, head, i, first, c->spans ? end : i + 1, sums);
+        }
+    ops_check_threads(&f, drop_run, c, OT_F32);
+    for (int i = 0; i < 4; i++) {
+        int64_t n = c->n * drop_width(c, i == 3 ? DROP_Q : i);
+        float *want = malloc((size_t)n * sizeof *want);
+        for (int64_t j = 0; j < n; j++)
+            want[j] = (float)sums[i][j];
+        double error = relative_error(ops_result(&f, names[i], NULL), want, n);
+        if (!(error < 4e-6))
+            fail_msg("%s differs by %.3g", names[i], error);
+        free(want);
+        free(sums[i]);
+    }
+    ops_close(&f);
+    ops_check_half(drop_run, c, 1.2e-2);
+    drop_close(c);
+}
+
+static void test_drop(void **state) {
+    (void)state;
+    const struct ot_state_noise noise = ot_state_noise(3, 4);
+    struct drop_case cases[] = {{false, 150, 4, 2, 24, 150, 0, {0.3f, noise}, {0}},
+                                {false, 90, 3, 3, 16, 37, 2, {0.7f, noise}, {0}},
+                                {true, 90, 3, 3, 16, 37, 0, {0.2f, noise}, {0}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_drop(&cases[i]);
+}
+
 /* ---- builds ---- */
 
 static void test_builds(void **state) {
@@ -154,7 +237,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_neftune_golden), cmocka_unit_test(test_neftune_is_uniform),
         cmocka_unit_test(test_balance_golden), cmocka_unit_test(test_balance_adds),
-        cmocka_unit_test(test_builds),
+        cmocka_unit_test(test_drop),           cmocka_unit_test(test_builds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,7 +58,13 @@ const char *const golden_regular_names[] = {"qwen3_moe-regular",
                                             "granite-regular",
                                             "gemma2-regular",
                                             "bloom-regular",
+                                            "gpt2-regular",
+                                            "codegen-regular",
+                                            "falcon_two-regular",
+                                            "falcon_alibi-regular",
+                                            "phi3-regular",
                                             "t5-regular",
+                                            "t5_gated-regular",
                                             NULL};
 const char *const golden_step_names[] = {
     "gpt2-steps",    "bloom-steps",     "falcon_two-steps", "codegen-steps", "gemma2-steps",   "olmo3-steps",
@@ -152,7 +158,12 @@ static void read_regular(struct golden_case *c) {
     c->regular = (struct ot_regular){.neftune = (float)numbers[0],
                                      .label_smoothing = (float)numbers[1],
                                      .z_loss = (float)numbers[2],
-                                     .balance = (float)numbers[3]};
+                                     .balance = (float)numbers[3],
+                                     .dropout = true};
+    c->config.embed_drop = (float)numbers[4];
+    c->config.attention_drop = (float)numbers[5];
+    c->config.o_drop = (float)numbers[6];
+    c->config.mlp_drop = (float)numbers[7];
 }
 
 /* ---- the case ---- */

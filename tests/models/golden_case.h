@@ -1,7 +1,7 @@
 /* One golden model, loaded into a runner: tests/golden/model_CASE.bin, which scripts/golden/models.py
  * describes, or such a model with adapters: a case of tests/golden/lora.bin, or over a quantised base of
- * tests/golden/qlora.bin, which scripts/golden/lora.py and qlora.py describe. Or such a model with regularisers,
- * as scripts/golden/regular.py says. Or 20 steps of such a model:
+ * tests/golden/qlora.bin, which scripts/golden/lora.py and qlora.py describe. Or such a model with
+ * regularisers, as scripts/golden/regular.py says. Or 20 steps of such a model:
  * tests/golden/steps.bin, which scripts/golden/steps.py describes. */
 #ifndef OT_TESTS_GOLDEN_CASE_H
 #define OT_TESTS_GOLDEN_CASE_H
