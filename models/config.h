@@ -175,7 +175,10 @@ struct ot_model_config {
     /* limit and alpha of struct ot_glu, for experts whose gate and up are interleaved (gpt-oss). limit 0:
      * none, and gate and up lie side by side. */
     float glu_limit, glu_alpha;
-    double router_aux; /* router_aux_loss_coef: of the balancing loss, if a run has it (model.h) */
+    /* Of the balancing loss (model.h): router_aux_loss_coef, and output_router_logits, with which
+     * transformers adds it. */
+    double router_aux;
+    bool asks_balance;
 
     /* ---- dropouts, if a run applies them (dropout.h) ---- */
     float embed_drop, attention_drop; /* of the embedding; of attention's weights */

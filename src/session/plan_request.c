@@ -124,7 +124,11 @@ int ot_plan_request_regular(const struct ot_options *o, const struct ot_model_co
     OT_TRY(ot_options_router_aux(o, config->router_aux, &balance));
     if (o->router_aux_loss && config->n_experts == 0)
         return ot_fail(OT_E_USAGE, "--router-aux-loss has no effect here: the model has no experts");
-    if (o->router_aux_loss && balance == 0)
+    if (config->asks_balance && !o->router_aux_loss && o->command == OT_COMMAND_TRAIN)
+        return ot_fail(OT_E_USAGE,
+                       "output_router_logits of config.json is true, so transformers trains with a "
+                       "balancing loss: add --router-aux-loss, or --router-aux-loss 0 for none");
+    if (o->router_aux_loss && balance == 0 && !config->asks_balance)
         return ot_fail(OT_E_USAGE, "--router-aux-loss has no effect here: its coefficient is 0; give one, "
                                    "such as --router-aux-loss 0.001");
     if (o->neftune > 0 && ot_model_has_pairs(config))

@@ -3,6 +3,7 @@ training and not the evaluation before it; the plan and run.json show them; wron
 
 import json
 import os
+import shutil
 
 import program
 from program import read_bytes, read_golden, write_rows
@@ -79,6 +80,19 @@ class Regular(program.ProgramTest):
         # The config says 0.001.
         self.assertEqual(self.run_of("bare", "--router-aux-loss")[:2], self.run_of("said", "--router-aux-loss", "0.001")[:2])
 
+    def test_a_config_may_ask_for_the_balancing_loss(self):
+        shutil.copytree(self.path("mixtral"), self.path("asking"))
+        with open(self.path("mixtral/config.json")) as file:
+            config = json.load(file)
+        with open(self.path("asking/config.json"), "w") as file:
+            json.dump(config | {"output_router_logits": True}, file)
+        self.rows_of["asking"] = self.rows_of["mixtral"]
+        result = program.run(*self.words("asking-out", model="asking"))
+        self.assertEqual(result.code, USAGE, result.err)
+        self.assertIn("add --router-aux-loss, or --router-aux-loss 0 for none", result.err.splitlines()[-1])
+        self.succeed(*self.words("asking-out", "--router-aux-loss", "0", model="asking"))
+        self.assertEqual(read_bytes(self.path("asking-out/model.safetensors")), self.run_of("unasked")[0])
+
     def test_faults_are_named(self):
         for phrase, words, model in (
                 ("--neftune is not available for an encoder-decoder", ["--neftune", "5"], "t5"),
@@ -87,6 +101,7 @@ class Regular(program.ProgramTest):
                 ("--config-dropout applies the dropouts of config.json", ["--dropout", "0.1"], "mixtral"),
                 ("--neftune-noise-alpha; its name here is --neftune", ["--neftune-noise-alpha", "5"], "mixtral"),
                 ("its name here is --router-aux-loss", ["--moe_aux_loss_coef", "0.1"], "mixtral"),
+                ("--router-aux-loss has no effect here: its coefficient is 0", ["--router-aux-loss", "0"], "mixtral"),
                 ("--router-aux-loss is 'nan'; it takes a number from 0 to 1000", ["--router-aux-loss", "nan"], "mixtral"),
                 ("--router-aux-loss is '-1'", ["--router-aux-loss=-1"], "mixtral"),
                 ("--neftune", ["--neftune", "nan"], "mixtral"), ("--neftune", ["--neftune=-1"], "mixtral"),

@@ -184,19 +184,19 @@ static void check_loss(const struct loss_input *in, enum ot_dtype dtype) {
 static void test_shapes(void **state) {
     (void)state;
     static const struct loss_shape shapes[] = {
-        {3, 1, 1, 1, 0, 0},
-        {5, 7, 7, 1, 0, 0},
-        {2, 2048, 2048, 3, 0, 0},
-        {4, 2053, 2056, 3, 0, 0},
-        {5, 3001, 3001, 30, 0, 0}, /* every alignment; probabilities from 0 to 1 */
-        {3, 4104, 4112, 1, 1, 0},
-        {2, 8200, 8203, 3, 0, 0},
-        {2, 20011, 20012, 3, 0, 0},
-        {3, 64, 64, 3, 2, 0},
-        {3, 64, 66, 3, 0, 0}, /* half the alignment of packs */
-        {3, 1, 1, 1, 0, 2},
-        {5, 3001, 3001, 30, 0, 30},
-        {3, 4104, 4112, 100, 1, 5}, /* softcaps */
+        {3, 1, 1, 1, 0, 0, 0, 0},
+        {5, 7, 7, 1, 0, 0, 0, 0},
+        {2, 2048, 2048, 3, 0, 0, 0, 0},
+        {4, 2053, 2056, 3, 0, 0, 0, 0},
+        {5, 3001, 3001, 30, 0, 0, 0, 0}, /* every alignment; probabilities from 0 to 1 */
+        {3, 4104, 4112, 1, 1, 0, 0, 0},
+        {2, 8200, 8203, 3, 0, 0, 0, 0},
+        {2, 20011, 20012, 3, 0, 0, 0, 0},
+        {3, 64, 64, 3, 2, 0, 0, 0},
+        {3, 64, 66, 3, 0, 0, 0, 0}, /* half the alignment of packs */
+        {3, 1, 1, 1, 0, 2, 0, 0},
+        {5, 3001, 3001, 30, 0, 30, 0, 0},
+        {3, 4104, 4112, 100, 1, 5, 0, 0}, /* softcaps */
         /* label smoothing, z-loss, and both with a softcap */
         {5, 3001, 3001, 3, 0, 0, 0.1f, 0},
         {3, 4104, 4112, 3, 1, 0, 0, 1e-2f},
@@ -214,7 +214,7 @@ static void test_shapes(void **state) {
  * nearly the whole row. */
 static void test_impossible(void **state) {
     (void)state;
-    struct loss_shape shape = {3, 4500, 4500, 2, 0, 0};
+    struct loss_shape shape = {3, 4500, 4500, 2, 0, 0, 0, 0};
     struct loss_input in = make_input(&shape);
     for (int64_t i = 0; i < shape.vocab; i++) {
         if (i < 2048)
@@ -233,7 +233,7 @@ static void test_not_finite(void **state) {
     (void)state;
     static const float bad[] = {INFINITY, NAN, -INFINITY};
     for (int b = 0; b < 3; b++) {
-        struct loss_shape shape = {4, 700, 704, 1, 0, 0};
+        struct loss_shape shape = {4, 700, 704, 1, 0, 0, 0, 0};
         struct loss_input in = make_input(&shape);
         for (int64_t i = 0; i < shape.vocab; i++)
             if (i == 600 || bad[b] == -INFINITY) /* no token of the row is possible */

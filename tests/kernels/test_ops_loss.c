@@ -221,8 +221,8 @@ static void test_capped_loss_is_the_loss_of_capped_logits(void **state) {
     struct ops_fixture capped, f, g;
     ops_open(&capped, 2, OT_F32);
     run_softcap(&capped, &capping);
-    struct loss_case after = {ROWS, VOCAB, VOCAB, ops_result(&capped, "capped", NULL), targets, 0};
-    struct loss_case inside = {ROWS, VOCAB, VOCAB, logits, targets, cap};
+    struct loss_case after = {ROWS, VOCAB, VOCAB, ops_result(&capped, "capped", NULL), targets, 0, 0, 0};
+    struct loss_case inside = {ROWS, VOCAB, VOCAB, logits, targets, cap, 0, 0};
     ops_check_threads(&f, run_loss, &inside, OT_F32);
     ops_open(&g, 2, OT_F32);
     run_loss(&g, &after);
