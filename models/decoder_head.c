@@ -133,8 +133,8 @@ static void piece_logits(const struct ot_block_run *run, const struct chunk *chu
     ot_linear_forward(run, &projection, ot_run_at(run, chunk->normed, first * projection.in), OT_F32, logits);
 }
 
-/* The losses of a piece, and the gradient of its logits. Log-probabilities (run->scores) have no
- * regularisers. */
+/* The losses of a piece, and the gradient of its logits. Scores are log-probabilities, without label
+ * smoothing and z-loss. */
 static void piece_loss(const struct ot_model *model, const struct ot_block_run *run,
                        const struct chunk *chunk, int64_t first, int64_t n, bool want_grad) {
     const struct ot_regular regular = want_grad ? ot_run_regular(model, run) : (struct ot_regular){0};

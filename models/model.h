@@ -87,8 +87,8 @@ struct ot_model_setup {
     enum ot_base_type base;
 };
 
-/* Regularisers of training. They change passes that train (OT_PASS_TRAIN), and never the losses of
- * evaluations, generation, or the log-probabilities of answers. 0: off.
+/* Regularisers of training. They change passes that train (OT_PASS_TRAIN), and never evaluations, generation,
+ * or the log-probabilities by a reference model. 0: off.
  *
  * NEFTUNE adds noise to the embedding (struct ot_neftune), in front of learned positions and norms. As in
  * transformers, it is added behind the scale of Gemma, and in front of that of Granite. L is the number of

@@ -122,7 +122,10 @@ int ot_plan_request_regular(const struct ot_options *o, const struct ot_model_co
                             struct ot_regular *out) {
     double balance;
     OT_TRY(ot_options_router_aux(o, config->router_aux, &balance));
-    if (o->router_aux_loss && config->n_experts == 0)
+    int64_t layers = 0;
+    for (int64_t l = 0; l < config->n_layers; l++)
+        layers += ot_model_layer_has_experts(config, l);
+    if (o->router_aux_loss && layers == 0)
         return ot_fail(OT_E_USAGE, "--router-aux-loss has no effect here: the model has no experts");
     if (config->asks_balance && !o->router_aux_loss && o->command == OT_COMMAND_TRAIN)
         return ot_fail(OT_E_USAGE,
