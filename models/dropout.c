@@ -35,10 +35,7 @@ static struct ot_state_noise noise_of(const struct ot_model *model, const struct
 
 struct ot_weight_drop ot_drop_weights(const struct ot_model *model, const struct ot_block_run *run,
                                       int64_t layer, enum ot_drop_site site) {
-    float share = ot_drop_share(model, run, site);
-    if (share == 0)
-        return (struct ot_weight_drop){0};
-    return (struct ot_weight_drop){share, noise_of(model, run, layer, site)};
+    return (struct ot_weight_drop){ot_drop_share(model, run, site), noise_of(model, run, layer, site)};
 }
 
 bool ot_drop(const struct ot_model *model, const struct ot_block_run *run, const struct ot_drop_rows *what,
