@@ -28,7 +28,9 @@
 
 #include "kernels/device.h"
 #include "kernels/ops_compare.h"
+#include "kernels/ops_drop.h"
 #include "kernels/ops_experts.h"
+#include "kernels/ops_inline.h"
 #include "kernels/ops_spans.h"
 #include "kernels/state_format.h"
 #include "kernels/weight_format.h"
@@ -162,6 +164,7 @@ struct ot_attention {
     const int32_t *row_start; /* [n], key indices; never decreasing */
     const float *slopes;      /* [heads]; NULL: no ALiBi */
     const void *sinks;        /* [heads]; NULL: none */
+    struct ot_weight_drop drop;
     const void *q, *k, *v;
     void *out;
     float *lse;
@@ -230,9 +233,8 @@ struct ot_add {
 };
 
 /* out[i] = (addend[i] +) kept(i) x[i], n contiguous elements. kept(i) is 0 if the random word of element i is
- * less than drop * 2^32, else 1 / (1 - drop): Srivastava et al., "Dropout", 2014. The word of element i is
- * ot_state_word(noise, first + i), so whoever knows noise and place drops the same elements again. drop: in
- * [0, 1). out may be x or addend. */
+ * less than drop * 2^32, else 1 / (1 - drop) (ops_drop.h). The word of element i is
+ * ot_state_word(noise, first + i). drop: in [0, 1). out may be x or addend. */
 struct ot_dropout {
     enum ot_dtype dtype;
     int64_t n, first;
@@ -243,13 +245,34 @@ struct ot_dropout {
     bool of_difference; /* kept(i) multiplies x[i] - addend[i] in place of x[i] */
 };
 
-/* The numbers of a drop: the least word of a kept element, and that element's factor. */
-static inline uint32_t ot_dropout_least(float drop) {
-    return (uint32_t)((double)drop * 0x1p32);
-}
+/* NEFTune (Jain et al., "NEFTune: Noisy Embeddings Improve Instruction Finetuning", 2023): adds noise to the
+ * embeddings of n tokens, in place. With u from the random words, as a signed number times 2^-31, and L the
+ * tokens in the row of token i (those with its row_start),
+ *
+ *     x[i, c] = x[i, c] + m u,   m = alpha / sqrt(L cols)
+ *
+ * The word of an element is ot_state_word(noise, i * cols + c). Each operation is rounded to fp32, and the
+ * sum to dtype, so all devices compute the same bits. alpha is finite and not negative. */
+struct ot_neftune {
+    enum ot_dtype dtype;
+    int64_t n, cols;
+    float alpha;
+    struct ot_state_noise noise;
+    const int32_t *row_start; /* [n]; never decreasing */
+    void *x;                  /* [n, cols] */
+};
 
-static inline float ot_dropout_factor(float drop) {
-    return (float)(1 / (1 - (double)drop));
+/* The end of the row of token i. */
+static OT_OPS_INLINE int64_t ot_neftune_row_end(const struct ot_neftune *op, int64_t i) {
+    int64_t low = i + 1, high = op->n;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (op->row_start[middle] == op->row_start[i])
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 /* DoRA (Liu et al., "DoRA: Weight-Decomposed Low-Rank Adaptation", 2024). A map's weight W [rows, cols] and
@@ -325,8 +348,18 @@ struct ot_softcap {
  * ot_softcap writes. The logits themselves stay as they are, and the gradient is theirs: that of the capped
  * logit times 1 - tanh(logit / softcap)^2. softcap is finite and not negative.
  *
+ * Two regularisers change the loss of a row, and its gradient. Let x be the row's logits (capped ones with a
+ * softcap), z the logarithm of the sum of exp(x), e smoothing, and c z_weight:
+ *
+ *     loss = z - (1 - e) x[target] - e mean(x) + c z^2
+ *
+ * Label smoothing (Szegedy et al., arXiv 1512.00567) takes the target with the probability 1 - e, and the
+ * rest from all entries equally: transformers' LabelSmoother. The square is the z-loss of PaLM (Chowdhery et
+ * al., arXiv 2204.02311), which keeps z near 0. The mean is summed in fp32. With e = c = 0 the bits are those
+ * of the plain loss. smoothing: in [0, 1); z_weight: finite and not negative.
+ *
  * If marks_hits is set, the op writes -loss[i] for a row without a larger logit than the target's (-0 for 0).
- * A loss is never negative: its sum has the term exp(0) = 1. */
+ * A loss is never negative: the sum has the term exp(0) = 1, and no mean exceeds the largest logit. */
 struct ot_cross_entropy {
     int64_t rows, vocab, ld, ld_grad;
     const int32_t *targets;
@@ -335,6 +368,7 @@ struct ot_cross_entropy {
     void *grad;
     enum ot_dtype grad_dtype;
     float softcap;
+    float smoothing, z_weight;
     bool marks_hits;
     float grad_scale;
     const float *loss_scale; /* device memory, 1 value that multiplies grad_scale; NULL: 1 */
@@ -430,6 +464,7 @@ struct ot_ops {
     void (*activate_backward)(struct ot_lane *, const struct ot_activate_backward *);
     void (*add)(struct ot_lane *, const struct ot_add *);
     void (*dropout)(struct ot_lane *, const struct ot_dropout *);
+    void (*neftune)(struct ot_lane *, const struct ot_neftune *);
     void (*dora_factors)(struct ot_lane *, const struct ot_dora_factors *);
     void (*dora)(struct ot_lane *, const struct ot_dora *);
     void (*dora_backward)(struct ot_lane *, const struct ot_dora_backward *);
@@ -444,6 +479,8 @@ struct ot_ops {
     /* ops_experts.h */
     void (*router)(struct ot_lane *, const struct ot_router *);
     void (*router_backward)(struct ot_lane *, const struct ot_router_backward *);
+    void (*load)(struct ot_lane *, const struct ot_load *);
+    void (*balance)(struct ot_lane *, const struct ot_balance *);
     void (*group)(struct ot_lane *, const struct ot_group *);
     void (*gather)(struct ot_lane *, const struct ot_gather *);
     void (*combine)(struct ot_lane *, const struct ot_combine *);

@@ -35,11 +35,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __CUDACC__
-#define OT_COMPARE_INLINE __host__ __device__ inline
-#else
-#define OT_COMPARE_INLINE inline
-#endif
+#include "kernels/ops_inline.h"
 
 enum ot_objective_kind {
     OT_OBJECTIVE_SFT, /* cross-entropy: compares nothing */
@@ -64,7 +60,7 @@ static inline const char *ot_objective_name(enum ot_objective_kind kind) {
 }
 
 /* True if the objective compares with the log-probabilities of a reference model. */
-static OT_COMPARE_INLINE bool ot_objective_has_reference(enum ot_objective_kind kind) {
+static OT_OPS_INLINE bool ot_objective_has_reference(enum ot_objective_kind kind) {
     return kind == OT_OBJECTIVE_DPO || kind == OT_OBJECTIVE_IPO || kind == OT_OBJECTIVE_KTO;
 }
 
@@ -81,26 +77,26 @@ struct ot_comparison_loss {
     double loss, slope[2], reward[2];
 };
 
-static OT_COMPARE_INLINE double ot_log_sigmoid(double x) {
+static OT_OPS_INLINE double ot_log_sigmoid(double x) {
     return x >= 0 ? -log1p(exp(-x)) : x - log1p(exp(x));
 }
 
-static OT_COMPARE_INLINE double ot_sigmoid(double x) {
+static OT_OPS_INLINE double ot_sigmoid(double x) {
     return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x));
 }
 
 /* 1 - exp(mean). An answer that is certain has probability 1, and no odds: it counts as nearly certain. */
-static OT_COMPARE_INLINE double ot_doubt(double mean) {
+static OT_OPS_INLINE double ot_doubt(double mean) {
     return -expm1(mean < -1e-9 ? mean : -1e-9);
 }
 
-static OT_COMPARE_INLINE double ot_logistic_loss(double x, double smoothing, double *slope) {
+static OT_OPS_INLINE double ot_logistic_loss(double x, double smoothing, double *slope) {
     *slope = smoothing * ot_sigmoid(x) - (1 - smoothing) * ot_sigmoid(-x);
     return -(1 - smoothing) * ot_log_sigmoid(x) - smoothing * ot_log_sigmoid(-x);
 }
 
 /* l: the log-probabilities of both answers. z: of KTO. */
-static OT_COMPARE_INLINE struct ot_comparison_loss
+static OT_OPS_INLINE struct ot_comparison_loss
 ot_compare_loss(const struct ot_objective *o, const struct ot_comparison *c, const double l[2], double z) {
     double r0 = l[0] - (double)c->reference[0], r1 = l[1] - (double)c->reference[1];
     double n0 = c->targets[0], n1 = c->targets[1], slope;
@@ -153,8 +149,8 @@ static inline void ot_compare_answers(const struct ot_comparison *c, const float
 }
 
 /* KTO's z, from the log-probabilities [n][2] of the answers. */
-static OT_COMPARE_INLINE double ot_compare_shift(const struct ot_objective *o, const struct ot_comparison *c,
-                                                 const double *l, int64_t n) {
+static OT_OPS_INLINE double ot_compare_shift(const struct ot_objective *o, const struct ot_comparison *c,
+                                             const double *l, int64_t n) {
     double sum = 0;
     if (o->kind != OT_OBJECTIVE_KTO || n == 0)
         return 0;
@@ -174,9 +170,9 @@ enum ot_compare_sum {
     OT_COMPARE_SUMS
 };
 
-static OT_COMPARE_INLINE void ot_compare_add(const struct ot_objective *o, const struct ot_comparison *c,
-                                             const struct ot_comparison_loss *loss,
-                                             double sums[OT_COMPARE_SUMS]) {
+static OT_OPS_INLINE void ot_compare_add(const struct ot_objective *o, const struct ot_comparison *c,
+                                         const struct ot_comparison_loss *loss,
+                                         double sums[OT_COMPARE_SUMS]) {
     bool alone = o->kind == OT_OBJECTIVE_KTO, good = !alone || c->good;
     double reward = loss->reward[0], other = alone ? 0 : loss->reward[1];
     sums[OT_COMPARE_LOSS] += loss->loss;
@@ -192,8 +188,8 @@ struct ot_compare_means {
     double chosen, rejected, right;
 };
 /* sums: of n comparisons, or their means with n = 1. */
-static OT_COMPARE_INLINE struct ot_compare_means
-ot_compare_mean(const struct ot_objective *o, const double sums[OT_COMPARE_SUMS], double n) {
+static OT_OPS_INLINE struct ot_compare_means ot_compare_mean(const struct ot_objective *o,
+                                                             const double sums[OT_COMPARE_SUMS], double n) {
     double good = sums[OT_COMPARE_GOOD], bad = o->kind == OT_OBJECTIVE_KTO ? n - good : n;
     struct ot_compare_means means = {good > 0 ? sums[OT_COMPARE_CHOSEN] / good : 0,
                                      bad > 0 ? sums[OT_COMPARE_REJECTED] / bad : 0,

@@ -44,6 +44,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/ops_inline.h"
 #include "src/base/dtype.h"
 
 /* `top` is at most OT_MOST_TOP, the number of experts at most OT_MOST_EXPERTS. */
@@ -70,12 +71,71 @@ struct ot_router {
 
 /* dlogits, the gradient of all logits, from the gradient of the weights. With d = the sum of weights *
  * dweights over the slots: a chosen expert gets weight * (dweight - d). Another expert gets 0; if over_all is
- * set, it gets -d * its probability. dlogits may be logits. */
+ * set, it gets -d * its probability. dlogits may be logits.
+ *
+ * With slopes, every expert also gets p * (slope - the sum of slopes * p), where p is the softmax over all
+ * experts: the gradient of the balancing loss (struct ot_balance). */
 struct ot_router_backward {
     struct ot_router forward; /* the arguments of forward, with the ids and weights that it wrote */
     const float *dweights;    /* [n, top] */
+    const float *slopes;      /* [experts]; NULL: none */
     void *dlogits;            /* [n, experts], forward.ld between tokens */
 };
+
+/* BALANCE. The balancing loss of a micro-batch (Fedus et al., "Switch Transformers", arXiv 2101.03961; the
+ * load_balancing_loss_func of transformers) is small if all experts get equally many tokens:
+ *
+ *     coefficient * experts * sum over e of (counts[e] / rows) (sums[e] / rows)
+ *
+ * counts[e] are the assignments of expert e, and sums[e] the sum of its probabilities (the softmax over all
+ * experts), over all tokens of all layers that have experts; rows is the number of tokens times that of these
+ * layers. counts is a constant to backward. So the layers hand on both sums in forward (ot_load), and after
+ * the last layer ot_balance has the loss, and the slopes that the router's backward needs in all layers. */
+
+/* Adds a layer to the sums: counts_out[e] = counts_in[e] + the tokens that chose e, and so the sums. The
+ * bits of sums are the same on all devices: tokens are cut into OT_LOAD_PARTS parts of equal length (the
+ * last ones may be shorter or empty), each part adds its tokens in order, and then the parts are added in
+ * order. */
+enum { OT_LOAD_PARTS = 64 };
+struct ot_load {
+    struct ot_router router; /* the arguments of forward, with the ids that it wrote; weights are not read */
+    const int32_t *counts_in;
+    const float *sums_in; /* [experts] */
+    int32_t *counts_out;
+    float *sums_out; /* [experts] */
+};
+
+/* Adds the balancing loss to the loss of each token with a target. So the mean over the trained tokens of a
+ * step weighs its micro-batches by their trained tokens. Writes slopes[e], the derivative of the step's loss
+ * by a probability of e, times the loss scale. Sums are in double, in order. */
+struct ot_balance {
+    int64_t n, experts, rows;
+    const int32_t *targets; /* [n] */
+    const int32_t *counts;  /* [experts] */
+    const float *sums;      /* [experts] */
+    float coefficient, grad_scale;
+    const float *loss_scale; /* device memory, 1 value; NULL: 1 */
+    float *loss;             /* [n] */
+    float *slopes;           /* [experts] */
+};
+
+/* The formulas of ot_balance. */
+static OT_OPS_INLINE double ot_balance_scale(const struct ot_balance *op) {
+    return (double)op->coefficient * (double)op->experts / ((double)op->rows * (double)op->rows);
+}
+
+static OT_OPS_INLINE float ot_balance_loss(const struct ot_balance *op) {
+    double sum = 0;
+    for (int64_t e = 0; e < op->experts; e++)
+        sum += (double)op->counts[e] * (double)op->sums[e];
+    return (float)(ot_balance_scale(op) * sum);
+}
+
+/* scale: ot_balance_scale times the trained tokens of the micro-batch. */
+static OT_OPS_INLINE float ot_balance_slope(const struct ot_balance *op, int64_t expert, double scale) {
+    double step = (double)op->grad_scale * (op->loss_scale ? (double)*op->loss_scale : 1);
+    return (float)(scale * (double)op->counts[expert] * step);
+}
 
 /* Sorts assignments by expert, and those of an expert by their numbers. Group e is the packed rows
  * offsets[e] to offsets[e + 1] - 1. Its first counts[e] rows have assignments. The rest is padding, if the

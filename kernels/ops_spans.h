@@ -51,6 +51,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/ops_drop.h"
 #include "src/base/dtype.h"
 
 enum { OT_SPAN_TILE = 32, OT_SPAN_MOST_DIM = 128, OT_SPAN_MOST_BUCKETS = 256 };
@@ -73,6 +74,7 @@ struct ot_attend_spans {
     const void *bias;                   /* dtype, [buckets, heads]; NULL: none */
     int64_t buckets, reach;             /* with a bias only */
     const int32_t *bucket_of;           /* [2 reach + 1], each in [0, buckets); with a bias only */
+    struct ot_weight_drop drop;
     const void *q, *k, *v;
     void *out;
     /* [heads, n, 2]: two numbers a and b, so that the weight of a pair is exp(score - a) b. They are the

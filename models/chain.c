@@ -217,6 +217,15 @@ void ot_model_set_compares(struct ot_model *model, bool compares) {
     model->chain.compares = compares;
 }
 
+void ot_model_set_regular(struct ot_model *model, const struct ot_regular *regular) {
+    model->regular = *regular;
+    model->chain.boundary_tail_bytes = regular->balance > 0 ? 2 * (size_t)model->config.n_experts * 4 : 0;
+}
+
+const struct ot_regular *ot_model_get_regular(const struct ot_model *model) {
+    return &model->regular;
+}
+
 void ot_model_close(struct ot_model *model) {
     if (!model)
         return;

@@ -44,3 +44,7 @@ double ot_model_mean_keys(double row_tokens, double window) {
         return (row_tokens + 1) / 2;
     return (window * (window + 1) / 2 + (row_tokens - window) * window) / row_tokens;
 }
+
+float ot_model_most_dropout(const struct ot_model_config *c) {
+    return fmaxf(fmaxf(c->embed_drop, c->attention_drop), fmaxf(c->o_drop, c->mlp_drop));
+}

@@ -175,6 +175,15 @@ struct ot_model_config {
     /* limit and alpha of struct ot_glu, for experts whose gate and up are interleaved (gpt-oss). limit 0:
      * none, and gate and up lie side by side. */
     float glu_limit, glu_alpha;
+    /* Of the balancing loss (model.h): router_aux_loss_coef, and output_router_logits, with which
+     * transformers adds it. */
+    double router_aux;
+    bool asks_balance;
+
+    /* ---- dropouts, if a run applies them (dropout.h) ---- */
+    float embed_drop, attention_drop; /* of the embedding; of attention's weights */
+    /* Of what attention and the MLP add to x; 0 with norms behind them, and with experts. */
+    float o_drop, mlp_drop;
 
     /* ---- head ---- */
     float logit_softcap;  /* 0: none */
@@ -199,6 +208,8 @@ enum { OT_PAIR_START_ID = 0 };
 static inline bool ot_model_has_pairs(const struct ot_model_config *config) {
     return config->n_encoder_layers > 0;
 }
+/* The largest dropout of the config. */
+float ot_model_most_dropout(const struct ot_model_config *config);
 /* Attention multiplies q k^T by this factor. */
 float ot_model_attention_scale(const struct ot_model_config *config);
 /* The most tokens that a row may have: max_position, and with a dynamic scaling of rope its factor times

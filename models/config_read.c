@@ -311,6 +311,26 @@ static int read_window(const struct ot_config_reader *r) {
     return 0;
 }
 
+/* ---- dropouts ---- */
+
+/* null: as if it were absent. */
+static int read_drop(const struct ot_config_reader *r, const char *key, float *out) {
+    double drop = (double)*out;
+    if (key)
+        OT_TRY(ot_json_need_real(r->root, r->where, key, false, 0, 1, &drop));
+    *out = (float)drop;
+    return 0;
+}
+
+static int read_drops(const struct ot_config_reader *r) {
+    struct ot_model_config *c = r->config;
+    const char *attention = r->family->drop_keys.attention;
+    OT_TRY(read_drop(r, r->family->drop_keys.embed, &c->embed_drop));
+    OT_TRY(read_drop(r, attention ? attention : "attention_dropout", &c->attention_drop));
+    OT_TRY(read_drop(r, r->family->drop_keys.branches, &c->o_drop));
+    return read_drop(r, r->family->drop_keys.branches, &c->mlp_drop);
+}
+
 /* ---- all ---- */
 
 const struct ot_json *ot_model_config_text_part(const struct ot_json *root) {
@@ -341,6 +361,7 @@ int ot_model_config_read(const struct ot_json *root, const char *where, struct o
     OT_TRY(read_norm(&r));
     OT_TRY(read_act(&r));
     OT_TRY(read_window(&r));
+    OT_TRY(read_drops(&r));
     OT_TRY(ot_rope_config_read(&r));
     if (r.family->read && out->n_layers <= OT_MODEL_MAX_LAYERS)
         OT_TRY(r.family->read(&r));

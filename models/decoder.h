@@ -127,6 +127,7 @@ struct ot_model {
     struct ot_stacks_layout stacks;
     const struct ot_layer_kind *layer_kind; /* kinds.h */
     enum ot_base_type base;
+    struct ot_regular regular;
     struct ot_chain chain;
 };
 
@@ -175,6 +176,24 @@ static inline void *ot_run_at(const struct ot_block_run *run, const void *base, 
 /* True if each row of a forward product must have the bits of a product of that row alone (block.h). */
 static inline bool ot_run_by_rows(const struct ot_block_run *run) {
     return run->kv.texts != NULL;
+}
+
+/* The regularisers of a pass. */
+static inline struct ot_regular ot_run_regular(const struct ot_model *model, const struct ot_block_run *run) {
+    return run->pass == OT_PASS_TRAIN ? model->regular : (struct ot_regular){0};
+}
+
+/* The tail of a boundary, with a balancing loss: of an activation the sums of struct ot_balance, of a
+ * gradient its slopes. */
+struct ot_tail {
+    int32_t *counts; /* [experts] */
+    float *sums;     /* [experts] */
+    float *slopes;   /* [experts]; in the place of counts */
+};
+static inline struct ot_tail ot_run_tail(const struct ot_model *model, const struct ot_block_run *run,
+                                         const void *boundary) {
+    char *tail = (char *)(uintptr_t)boundary + ot_chain_boundary_tail(&model->chain, run->batch.n_tokens);
+    return (struct ot_tail){(int32_t *)tail, (float *)tail + model->config.n_experts, (float *)tail};
 }
 
 /* Address of a weight or a gradient. NULL if the model has no such tensor; of a gradient also if the tensor

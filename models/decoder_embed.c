@@ -1,19 +1,22 @@
 /* The first block of the chain: the embedding.
  *
- *     y = scale (E[token] + adapter) + P[position],   or the norm of that
+ *     y = scale (E[token] + adapter) (+ noise) + P[position],   or the norm or dropout of that
  *
  * The table P of learned positions, the scale and the norm are there if the model has them (config.h).
  * Backward of a norm reads its input, which it computes again. */
+#include "models/dropout.h"
 #include "models/kinds.h"
 #include "models/linear.h"
 #include "models/norm.h"
+#include "src/base/random.h"
 
 /* Buffers in scratch, for n tokens; those that a model does not need have no bytes. */
 struct embed_memory {
     struct ot_lora_unit lora; /* the adapter; its scale includes the embedding's */
     void *ax, *dax;           /* of the adapter: [n, rank] */
     void *positions;          /* [n, hidden] */
-    void *sum, *grad; /* with a norm, [n, hidden]: its input; its output, or the gradient of its input */
+    void *sum;                /* with a norm, [n, hidden]: its input */
+    void *grad;               /* [n, hidden]: the gradient of the sum; before, the norm's output */
     struct ot_norm_memory stats;
 };
 
@@ -39,7 +42,8 @@ static size_t find_memory(const struct ot_model *model, int64_t n_tokens, void *
     memory->dax = ot_pieces_take(&pieces, rank);
     memory->positions = ot_pieces_take(&pieces, c->positions == OT_POSITIONS_LEARNED ? width : 0);
     memory->sum = ot_pieces_take(&pieces, c->embed_norm ? width : 0);
-    memory->grad = ot_pieces_take(&pieces, c->embed_norm ? width : 0);
+    bool grad = c->embed_norm || ot_drop_share_of(model, OT_DROP_EMBED) > 0;
+    memory->grad = ot_pieces_take(&pieces, grad ? width : 0);
     memory->stats.mean = ot_pieces_take(&pieces, mean ? n * sizeof(float) : 0);
     memory->stats.rstd = ot_pieces_take(&pieces, c->embed_norm ? n * sizeof(float) : 0);
     return pieces.bytes;
@@ -127,24 +131,48 @@ static struct ot_linear adapter(const struct ot_model *model, const struct ot_bl
                               .dax = memory->dax};
 }
 
+/* Adds the noise of NEFTune. transformers scales Granite's embedding, and the noise with it. */
+static void add_noise(const struct ot_model *model, const struct ot_block_run *run, void *out) {
+    const struct ot_model_config *c = &model->config;
+    float alpha = ot_run_regular(model, run).neftune;
+    const struct ot_neftune op = {
+        .dtype = run->dtype,
+        .n = run->batch.n_tokens,
+        .cols = c->hidden,
+        .alpha = c->family == OT_FAMILY_GRANITE ? alpha * embed_scale(model) : alpha,
+        .noise = ot_state_noise(run->random.seed, ot_random_stream(OT_RANDOM_REGULAR, run->random.stream, 0)),
+        .row_start = run->batch.row_start, /* [n] */
+        .x = out,                          /* [n, hidden] */
+    };
+    if (alpha > 0)
+        ot_run_ops(run)->neftune(run->lane, &op);
+}
+
+static struct ot_drop_rows drop_rows(const struct ot_model *model, const struct ot_block_run *run) {
+    return (struct ot_drop_rows){OT_DROP_EMBED, 0, 0, run->batch.n_tokens, model->config.hidden};
+}
+
 /* out = everything before the norm. */
 static void sum_up(const struct ot_model *model, const struct ot_block_run *run,
                    const struct embed_memory *memory, void *out) {
     const struct table tokens = token_table(model, run), positions = position_table(model, run);
+    const struct ot_drop_rows drops = drop_rows(model, run);
     look_up(run, &tokens, out);
     if (model->embed.lora.n > 0) {
         const struct ot_linear map = adapter(model, run, memory);
         ot_linear_add_adapters(run, &map, run->dtype, out);
     }
-    if (model->config.positions != OT_POSITIONS_LEARNED)
-        return;
-    look_up(run, &positions, memory->positions);
+    add_noise(model, run, out);
+    if (model->config.positions == OT_POSITIONS_LEARNED)
+        look_up(run, &positions, memory->positions);
     const struct ot_add op = {.dtype = run->dtype,
                               .n = run->batch.n_tokens * model->config.hidden,
                               .a = out,               /* [n, hidden] */
                               .b = memory->positions, /* [n, hidden] */
                               .out = out};
-    ot_run_ops(run)->add(run->lane, &op);
+    if (model->config.positions == OT_POSITIONS_LEARNED)
+        ot_run_ops(run)->add(run->lane, &op);
+    ot_drop(model, run, &drops, out, NULL, out);
 }
 
 static void norm(const struct ot_model *model, const struct ot_block_run *run,
@@ -168,11 +196,14 @@ static void forward(const struct ot_model *model, int block, const struct ot_blo
     sum_up(model, run, &memory, model->config.embed_norm ? memory.sum : run->y);
     if (model->config.embed_norm)
         norm(model, run, &memory, run->y);
+    if (model->chain.boundary_tail_bytes > 0)
+        ot_lane_fill(run->lane, ot_run_tail(model, run, run->y).counts, 0, model->chain.boundary_tail_bytes);
 }
 
 /* The run trains the table or its adapter, never both. */
 static void backward(const struct ot_model *model, int block, const struct ot_block_run *run) {
     const struct table tokens = token_table(model, run), positions = position_table(model, run);
+    const struct ot_drop_rows drops = drop_rows(model, run);
     const void *grad = run->dxy;
     struct embed_memory memory;
     (void)block;
@@ -181,6 +212,8 @@ static void backward(const struct ot_model *model, int block, const struct ot_bl
         norm_backward(model, run, &memory);
         grad = memory.grad;
     }
+    if (ot_drop(model, run, &drops, grad, NULL, memory.grad))
+        grad = memory.grad;
     if (model->config.positions == OT_POSITIONS_LEARNED)
         look_up_backward(run, &positions, 1, grad);
     if (model->embed.lora.n == 0) {

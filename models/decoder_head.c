@@ -8,6 +8,7 @@
  *
  * In an encoder-decoder, the first n_inputs tokens are inputs: they have no logits, no loss, and no gradient
  * yet. The chunks begin behind them. */
+#include "models/dropout.h"
 #include "models/kinds.h"
 #include "models/linear.h"
 #include "models/norm.h"
@@ -110,10 +111,16 @@ static struct chunk make_chunk(const struct ot_model *model, const struct ot_blo
 
 /* ---- a chunk: norm, logits, loss, gradients ---- */
 
+static struct ot_drop_rows chunk_rows(const struct ot_model *model, const struct chunk *chunk) {
+    return (struct ot_drop_rows){OT_DROP_HEAD, 0, chunk->first, chunk->n, model->config.hidden};
+}
+
 static void chunk_norm(const struct ot_model *model, const struct ot_block_run *run,
                        const struct chunk *chunk) {
     const void *x = ot_run_at(run, run->x, chunk->first * model->config.hidden);
+    const struct ot_drop_rows rows = chunk_rows(model, chunk);
     ot_model_norm(model, run, &model->head.norm, chunk->n, x, chunk->normed, chunk->stats);
+    ot_drop(model, run, &rows, chunk->normed, NULL, chunk->normed);
 }
 
 /* The logits of n tokens of the chunk, from token `first` of the chunk on. */
@@ -126,9 +133,11 @@ static void piece_logits(const struct ot_block_run *run, const struct chunk *chu
     ot_linear_forward(run, &projection, ot_run_at(run, chunk->normed, first * projection.in), OT_F32, logits);
 }
 
-/* The losses of a piece, and the gradient of its logits. */
+/* The losses of a piece, and the gradient of its logits. Scores are log-probabilities, without label
+ * smoothing and z-loss. */
 static void piece_loss(const struct ot_model *model, const struct ot_block_run *run,
                        const struct chunk *chunk, int64_t first, int64_t n, bool want_grad) {
+    const struct ot_regular regular = want_grad ? ot_run_regular(model, run) : (struct ot_regular){0};
     int64_t vocab = model->config.vocab;
     void *dlogits = ot_run_at(run, chunk->dlogits, first * vocab);
     float *logits = chunk->logits ? chunk->logits : dlogits;
@@ -143,6 +152,8 @@ static void piece_loss(const struct ot_model *model, const struct ot_block_run *
         .grad = want_grad ? dlogits : NULL,
         .grad_dtype = run->dtype,
         .softcap = model->config.logit_softcap,
+        .smoothing = regular.label_smoothing,
+        .z_weight = regular.z_loss,
         .marks_hits = run->marks_hits,
         .grad_scale = run->batch.grad_scale,
         .loss_scale = run->batch.loss_scale,
@@ -161,6 +172,7 @@ static void piece_loss(const struct ot_model *model, const struct ot_block_run *
 static void chunk_backward(const struct ot_model *model, const struct ot_block_run *run,
                            const struct chunk *chunk) {
     int64_t vocab = model->config.vocab, at = chunk->first * model->config.hidden;
+    const struct ot_drop_rows rows = chunk_rows(model, chunk);
     struct ot_linear projection = chunk->projection;
     projection.rows = chunk->n;
     projection.u = NULL; /* dlogits is, or becomes, the gradient of u */
@@ -170,6 +182,7 @@ static void chunk_backward(const struct ot_model *model, const struct ot_block_r
     }
     ot_linear_backward_params(run, &projection, chunk->normed, chunk->dlogits, vocab);
     ot_linear_backward_input(run, &projection, chunk->dlogits, vocab, chunk->dnormed);
+    ot_drop(model, run, &rows, chunk->dnormed, NULL, chunk->dnormed);
     ot_model_norm_backward(model, run, &model->head.norm, chunk->n, ot_run_at(run, run->x, at), chunk->stats,
                            chunk->dnormed, NULL, ot_run_at(run, run->dxy, at));
 }
@@ -226,9 +239,33 @@ static void forward(const struct ot_model *model, int block, const struct ot_blo
     /* Else forward does nothing in training: backward computes the loss together with its gradient. */
 }
 
+/* Adds the balancing loss, and writes its slopes to the tail of the gradient. */
+static void balance(const struct ot_model *model, const struct ot_block_run *run) {
+    const struct ot_tail tail = ot_run_tail(model, run, run->x);
+    int64_t layers = 0;
+    for (int64_t l = 0; l < model->config.n_layers; l++)
+        layers += ot_model_layer_has_experts(&model->config, l);
+    const struct ot_balance op = {
+        .n = run->batch.n_tokens,
+        .experts = model->config.n_experts,
+        .rows = run->batch.n_tokens * layers,
+        .targets = run->batch.targets,
+        .counts = tail.counts,
+        .sums = tail.sums,
+        .coefficient = ot_run_regular(model, run).balance,
+        .grad_scale = run->batch.grad_scale,
+        .loss_scale = run->batch.loss_scale,
+        .loss = run->token_loss,
+        .slopes = ot_run_tail(model, run, run->dxy).slopes,
+    };
+    if (op.coefficient > 0)
+        ot_run_ops(run)->balance(run->lane, &op);
+}
+
 static void backward(const struct ot_model *model, int block, const struct ot_block_run *run) {
     (void)block;
     run_chunks(model, run, true);
+    balance(model, run);
 }
 
 const struct ot_block_kind OT_HEAD_BLOCK = {bytes, forward, backward, ot_head_work};

@@ -14,14 +14,15 @@
 
 /* ---- forward ---- */
 
-/* The buffer of mid. With parallel branches it is y, where the MLP adds to it; but DoRA with dropout writes y
- * before it reads the residual. Between the halves of a forward (offload/block.h) mid lies in `saved` if the
- * level keeps it, else in y. */
+/* The buffer of mid. With parallel branches it is y, where the MLP adds to it; but DoRA with dropout, and
+ * dropout of the branch, write y before they read the residual. Between the halves of a forward
+ * (offload/block.h) mid lies in `saved` if the level keeps it, else in y. */
 static void *mid_of(const struct ot_layer_call *call) {
     const struct ot_layer_layout *at = call->at;
     enum ot_keep_level keeps_mid = ot_lora_from_u(&at->o_lora) ? OT_KEEP_ALL : OT_KEEP_PRODUCTS;
     if (ot_layer_is_parallel(call))
-        return ot_lora_doubles(&at->down_lora) ? call->memory.beside : call->y;
+        return ot_lora_doubles(&at->down_lora) || ot_layer_drops(call, OT_DROP_MLP) ? call->memory.beside
+                                                                                    : call->y;
     return call->run->half != OT_HALF_BOTH && call->kept < keeps_mid ? call->y : call->memory.mid;
 }
 
@@ -35,10 +36,12 @@ static void forward(const struct ot_model *model, int block, const struct ot_blo
     if (run->half == OT_HALF_CHOOSE)
         call.until = OT_INPUT_GATE_UP;
     ot_layer_mlp_branch(&call, OT_KEEP_NONE);
-    if (run->half == OT_HALF_CHOOSE)
+    if (run->half == OT_HALF_CHOOSE) {
         ot_layer_route(&call);
-    else
-        ot_layer_finish(&call);
+        return;
+    }
+    ot_layer_finish(&call);
+    ot_layer_hand_on_load(&call);
 }
 
 struct ot_layer_rows ot_model_layer_input(const struct ot_model *model, int block, enum ot_layer_input input,

@@ -207,7 +207,7 @@ static double expert_elems(const struct ot_model *model, int64_t layer, enum ot_
     if (m.experts == 0 || (kind == OT_WORK_RECOMPUTE && level == OT_KEEP_ALL))
         return 0;
     if (kind == OT_WORK_FORWARD) /* combine adds mid */
-        return route + gather + m.rows * h + 2 * h;
+        return route + gather + m.rows * h + 2 * h + (model->regular.balance > 0 ? m.experts : 0);
     if (kind == OT_WORK_RECOMPUTE)
         return gather + (level < OT_KEEP_PRODUCTS ? route : 0);
     const struct ot_layer_layout *at = &model->layers[layer];
@@ -451,7 +451,7 @@ static void embed_lora_work(const struct ot_lora_unit *lora, double h, double it
 /* The work for a token before the norm. */
 static void embed_sum_work(const struct ot_model *model, double item, struct ot_block_work *out) {
     double h = (double)model->config.hidden;
-    out->moved_bytes += h * 2 * item;
+    out->moved_bytes += h * (model->regular.neftune > 0 ? 4 : 2) * item;
     if (model->config.positions == OT_POSITIONS_LEARNED)
         out->moved_bytes += h * (2 + 3) * item;
     embed_lora_work(&model->embed.lora, h, item, false, out);

@@ -49,7 +49,8 @@ void ot_encdec_fill_constants(const struct ot_model_config *c, void *host_memory
 
 /* The queries are the call's tokens. Keys are counted from the first token of the micro-batch on. */
 static struct ot_attend_spans spans_op(const struct ot_layer_call *call, const struct ot_qkv *at,
-                                       int64_t n_keys, const int32_t *key_first, const int32_t *key_end) {
+                                       int64_t n_keys, const int32_t *key_first, const int32_t *key_end,
+                                       enum ot_drop_site site) {
     const struct ot_model_config *c = call->config;
     return (struct ot_attend_spans){
         .dtype = call->run->dtype,
@@ -62,6 +63,7 @@ static struct ot_attend_spans spans_op(const struct ot_layer_call *call, const s
         .ldv = at->ldv,
         .ldo = call->model->q_elems,
         .scale = ot_model_attention_scale(c),
+        .drop = ot_drop_weights(call->model, call->run, call->layer, site),
         .key_first = key_first + call->first, /* [n] */
         .key_end = key_end + call->first,     /* [n] */
         .q = at->q,                           /* [n, heads, head_dim] */
@@ -81,7 +83,8 @@ static struct ot_attend_spans self_op(const struct ot_layer_call *call, const st
     const struct ot_model_config *c = call->config;
     const struct ot_batch_view *batch = &call->run->batch;
     const int32_t *tables = call->run->constants;
-    struct ot_attend_spans op = spans_op(call, at, n_keys, batch->row_start, batch->key_end);
+    struct ot_attend_spans op =
+        spans_op(call, at, n_keys, batch->row_start, batch->key_end, OT_DROP_ATTENTION);
     op.bias = ot_run_weight(call->run, bias_of(call)); /* [position_buckets, heads] */
     op.buckets = c->position_buckets;
     op.reach = reach_of(c);
@@ -120,8 +123,9 @@ static struct ot_attend_spans cross_op(const struct ot_layer_call *call) {
     const struct ot_qkv kept = {
         memory->cross_q, memory->cross_kv, ot_run_at(run, memory->cross_kv, q), q, 2 * q, 2 * q};
     const struct ot_qkv cached = {memory->cross_q, run->kv.k, run->kv.v, q, q, q};
-    struct ot_attend_spans op = spans_op(call, call->cached ? &cached : &kept, run->batch.n_inputs,
-                                         run->batch.input_first, run->batch.input_end);
+    struct ot_attend_spans op =
+        spans_op(call, call->cached ? &cached : &kept, run->batch.n_inputs, run->batch.input_first,
+                 run->batch.input_end, OT_DROP_CROSS_ATTENTION);
     op.out = memory->cross_attn;                              /* [n, heads, head_dim] */
     op.softmax = call->cached ? NULL : memory->cross_softmax; /* [heads, n, 2] */
     return op;

@@ -68,8 +68,25 @@ static struct ot_linear cross_kv(const struct ot_layer_call *inputs, bool want_g
 static struct ot_linear cross_o(const struct ot_layer_call *call, bool want_grad) {
     struct ot_linear o = cross_map(call, call->model->q_elems, call->config->hidden, call->at->cross_o,
                                    &call->at->cross_o_lora, &call->memory.cross_o_lora, want_grad);
-    o.residual = call->memory.mid;
+    o.residual = ot_layer_drops(call, OT_DROP_CROSS_O) ? NULL : call->memory.mid;
     return o;
+}
+
+/* memory.normed = the encoder's output: its norm, and dropout. */
+static void encoder_out(const struct ot_layer_call *inputs) {
+    const struct ot_layer_memory *m = &inputs->memory;
+    const struct ot_drop_rows rows = {OT_DROP_ENCODER_OUT, 0, 0, inputs->n, inputs->config->hidden};
+    ot_layer_norm(inputs, encoder_norm(inputs), inputs->x, m->normed, m->stats1);
+    ot_drop(inputs->model, inputs->run, &rows, m->normed, NULL, m->normed);
+}
+
+/* dxy of the inputs += the gradient of memory.narrow, that of the encoder's output. */
+static void encoder_out_backward(const struct ot_layer_call *inputs) {
+    const struct ot_layer_memory *m = &inputs->memory;
+    const struct ot_drop_rows rows = {OT_DROP_ENCODER_OUT, 0, 0, inputs->n, inputs->config->hidden};
+    ot_drop(inputs->model, inputs->run, &rows, m->narrow, NULL, m->narrow);
+    ot_layer_norm_backward(inputs, encoder_norm(inputs), inputs->x, m->stats1, m->narrow, inputs->dxy,
+                           inputs->dxy);
 }
 
 /* k and v of the inputs, from the encoder's output: memory.cross_kv, or in the cache. */
@@ -81,7 +98,7 @@ static void cross_keys(const struct ot_layer_call *call) {
     void *normed = call->memory.normed; /* [inputs, hidden] */
     if (inputs.n == 0)
         return;
-    ot_layer_norm(&inputs, encoder_norm(call), inputs.x, normed, call->memory.stats1);
+    encoder_out(&inputs);
     if (!call->cached) {
         ot_linear_forward(run, &kv, normed, run->dtype,
                           call->memory.cross_kv); /* [inputs, 2, heads, head_dim] */
@@ -104,6 +121,8 @@ static void cross_branch(const struct ot_layer_call *call, enum ot_keep_level ha
         ot_encdec_attend_inputs(call);
     if (have < OT_KEEP_PRODUCTS)
         ot_linear_forward(run, &o, m->cross_attn, run->dtype, m->across); /* [n, hidden] */
+    if (have < OT_KEEP_PRODUCTS)
+        ot_layer_drop_add(call, OT_DROP_CROSS_O, m->mid, m->across);
 }
 
 /* Turns dxy from the gradient of across into that of mid, and adds this layer's part to the gradient of the
@@ -112,15 +131,15 @@ static void cross_backward(const struct ot_layer_call *call) {
     const struct ot_layer_call inputs = inputs_call(call);
     const struct ot_layer_memory *m = &call->memory;
     const struct ot_linear q = cross_q(call, true), kv = cross_kv(&inputs, true), o = cross_o(call, true);
-    ot_layer_linear_backward(call, &o, m->cross_attn, call->dxy, m->narrow); /* [n, heads, head_dim] */
-    const void *dkv = ot_encdec_attend_inputs_backward(call);                /* [inputs, 2 heads, head_dim] */
+    const void *dy = ot_layer_drop_backward(call, OT_DROP_CROSS_O, call->dxy, m->wide);
+    ot_layer_linear_backward(call, &o, m->cross_attn, dy, m->narrow); /* [n, heads, head_dim] */
+    const void *dkv = ot_encdec_attend_inputs_backward(call);         /* [inputs, 2 heads, head_dim] */
     ot_layer_norm(call, &call->at->cross_norm, m->mid, m->normed, m->stats1);
     ot_layer_linear_backward(call, &q, m->normed, m->wide, m->narrow); /* [n, hidden] */
     ot_layer_norm_backward(call, &call->at->cross_norm, m->mid, m->stats1, m->narrow, call->dxy, call->dxy);
-    ot_layer_norm(&inputs, encoder_norm(call), inputs.x, m->normed, m->stats1);
+    encoder_out(&inputs);
     ot_layer_linear_backward(&inputs, &kv, m->normed, dkv, m->narrow); /* [inputs, hidden] */
-    ot_layer_norm_backward(&inputs, encoder_norm(call), inputs.x, m->stats1, m->narrow, inputs.dxy,
-                           inputs.dxy);
+    encoder_out_backward(&inputs);
 }
 
 /* ---- the layer ---- */

@@ -119,6 +119,11 @@ struct ot_family_row {
     bool head_dim_or_null;         /* head_dim may be null: hidden / n_heads */
     bool kv_heads_or_null;         /* num_key_value_heads may be null: n_heads */
     const char *act_keys[3];       /* names of the activation's key; none: base.act */
+    /* Keys of dropouts: of the embedding, of attention's weights, and of what a layer adds. NULL: there is
+     * none; of attention's weights "attention_dropout". */
+    struct {
+        const char *embed, *attention, *branches;
+    } drop_keys;
     enum ot_window_rule window;
     int64_t window_pattern, max_window_layers;
     /* Reads the remaining keys, after all others. NULL: there are none. Errors: OT_E_INPUT. */

@@ -4,12 +4,12 @@
 #include "src/base/error.h"
 #include "src/base/json.h"
 
-/* The loss that balances experts is not computed, and a router without noise is exact. transformers has both
- * switched off, if config.json does not ask for them. */
+/* A router without noise is exact, and transformers has none if config.json does not ask for it. */
 static int read_experts(const struct ot_config_reader *r) {
     struct ot_model_config *c = r->config;
     const char *count = ot_json_has(r->root, "num_local_experts") ? "num_local_experts" : "num_experts";
-    OT_TRY(ot_config_need_flag(r, "output_router_logits", false));
+    OT_TRY(ot_config_bool(r, "output_router_logits", &c->asks_balance));
+    OT_TRY(ot_config_real(r, "router_aux_loss_coef", 0, 1e3, &c->router_aux));
     OT_TRY(ot_config_int(r, count, 1, OT_MOST_EXPERTS, &c->n_experts));
     return ot_config_int(r, "num_experts_per_tok", 1, OT_MOST_TOP, &c->top_experts);
 }
@@ -17,6 +17,7 @@ static int read_experts(const struct ot_config_reader *r) {
 static void write_experts(const struct ot_model_config *c, struct ot_json_writer *w, const char *count) {
     ot_json_put_int(w, count, c->n_experts);
     ot_json_put_int(w, "num_experts_per_tok", c->top_experts);
+    ot_json_put_real(w, "router_aux_loss_coef", c->router_aux);
 }
 
 int ot_config_read_mixtral(const struct ot_config_reader *r) {

@@ -54,6 +54,9 @@ int ot_config_read_falcon(const struct ot_config_reader *r) {
         c->positions = OT_POSITIONS_ALIBI;
         c->rotary_dim = 0;
     }
+    /* transformers drops attention's weights with ALiBi alone, and the sum of parallel branches at once. */
+    c->o_drop = parallel || is_new ? c->mlp_drop : c->attention_drop;
+    c->attention_drop = alibi ? c->attention_drop : 0;
     return 0;
 }
 

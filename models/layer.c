@@ -98,3 +98,21 @@ void ot_layer_add(const struct ot_layer_call *call, const void *a, const void *b
         .dtype = call->run->dtype, .n = call->n * call->config->hidden, .a = a, .b = b, .out = out};
     call->ops->add(call->run->lane, &op);
 }
+
+/* ---- dropout ---- */
+
+static struct ot_drop_rows drop_rows(const struct ot_layer_call *call, enum ot_drop_site site) {
+    return (struct ot_drop_rows){site, call->layer, call->first, call->n, call->config->hidden};
+}
+
+void ot_layer_drop_add(const struct ot_layer_call *call, enum ot_drop_site site, const void *addend,
+                       void *y) {
+    const struct ot_drop_rows rows = drop_rows(call, site);
+    ot_drop(call->model, call->run, &rows, y, addend, y);
+}
+
+const void *ot_layer_drop_backward(const struct ot_layer_call *call, enum ot_drop_site site, const void *dy,
+                                   void *room) {
+    const struct ot_drop_rows rows = drop_rows(call, site);
+    return ot_drop(call->model, call->run, &rows, dy, NULL, room) ? room : dy;
+}

@@ -10,6 +10,7 @@
 #ifndef OT_MODELS_LAYER_H
 #define OT_MODELS_LAYER_H
 
+#include "models/dropout.h"
 #include "models/layer_memory.h"
 #include "models/linear.h"
 #include "models/linear_inputs.h"
@@ -89,6 +90,16 @@ void ot_layer_norm_backward(const struct ot_layer_call *call, const struct ot_no
 /* out = a + b, [n, hidden] each. */
 void ot_layer_add(const struct ot_layer_call *call, const void *a, const void *b, void *out);
 
+/* Dropout of what a branch adds to x (dropout.h), [n, hidden]. If the pass drops there, the branch's product
+ * leaves out x, and y = addend + dropout(y). */
+static inline bool ot_layer_drops(const struct ot_layer_call *call, enum ot_drop_site site) {
+    return ot_drop_share(call->model, call->run, site) > 0;
+}
+void ot_layer_drop_add(const struct ot_layer_call *call, enum ot_drop_site site, const void *addend, void *y);
+/* The gradient of the branch's result, from dy: dy, or what dropout makes of it, in room. */
+const void *ot_layer_drop_backward(const struct ot_layer_call *call, enum ot_drop_site site, const void *dy,
+                                   void *room);
+
 /* ---- the branches of a layer (layer_attention.c, layer_mlp.c) ---- */
 
 /* The attention branch computes memory.mid from x, and the MLP branch memory.inner from memory.mid.
@@ -125,6 +136,8 @@ void ot_layer_gather(const struct ot_layer_call *call);
 /* memory.gate_up from memory.packed, and memory.down_out from memory.inner. */
 void ot_layer_experts_gate_up(const struct ot_layer_call *call);
 void ot_layer_experts_down(const struct ot_layer_call *call);
+/* With a balancing loss: the tail of y from that of x. The layer's router has run, if it has one. */
+void ot_layer_hand_on_load(const struct ot_layer_call *call);
 /* y = memory.mid + the weighted sum of memory.down_out. */
 void ot_layer_combine(const struct ot_layer_call *call, void *y);
 /* memory.wide = the gradient of memory.inner. dy: the gradient of y. memory.down_out becomes its own

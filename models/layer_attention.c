@@ -159,6 +159,7 @@ static struct ot_attention attention_op(const struct ot_layer_call *call, const 
         .row_start = call->run->batch.row_start,
         .slopes = ot_model_slopes(call->model, call->run->constants),
         .sinks = ot_run_weight(call->run, call->at->sinks),
+        .drop = ot_drop_weights(call->model, call->run, call->layer, OT_DROP_ATTENTION),
         .q = at->q,                  /* [n, heads, head_dim] */
         .k = at->k,                  /* [n_keys, kv_heads, head_dim] */
         .v = at->v,                  /* [n_keys, kv_heads, head_dim] */
@@ -292,7 +293,7 @@ static struct ot_linear o_proj(const struct ot_layer_call *call, bool want_grad)
     const struct ot_layer_layout *at = call->at;
     struct ot_linear o = ot_layer_linear(call, call->model->q_elems, call->config->hidden, at->o, at->o_bias,
                                          &at->o_lora, &call->memory.o_lora, want_grad);
-    o.residual = ot_layer_has_after(call) ? NULL : call->x;
+    o.residual = ot_layer_has_after(call) || ot_layer_drops(call, OT_DROP_O) ? NULL : call->x;
     o.scale = (float)call->config->residual_scale;
     return o;
 }
@@ -309,11 +310,14 @@ static void *o_result(const struct ot_layer_call *call) {
     return ot_layer_has_after(call) ? call->memory.o_out : call->memory.mid;
 }
 
-/* mid from the result of o, if a norm is behind it. */
-static void finish_mid(const struct ot_layer_call *call) {
+/* mid from the result of o, if a norm or dropout is behind it. is_new: this call has computed that result. */
+static void finish_mid(const struct ot_layer_call *call, bool is_new) {
     const struct ot_layer_memory *memory = &call->memory;
-    if (!ot_layer_has_after(call))
+    if (!ot_layer_has_after(call)) {
+        if (is_new)
+            ot_layer_drop_add(call, OT_DROP_O, call->x, memory->mid);
         return;
+    }
     ot_layer_norm(call, &call->at->post1, memory->o_out, memory->mid, memory->post1);
     ot_layer_add(call, memory->mid, call->x, memory->mid);
 }
@@ -361,7 +365,7 @@ bool ot_layer_attention_branch(const struct ot_layer_call *call, enum ot_keep_le
     else if (have < OT_KEEP_PRODUCTS)
         ot_linear_forward_inside(run, &o, call->memory.attn, run->dtype);
     if (needs_mid)
-        finish_mid(call);
+        finish_mid(call, have < OT_KEEP_PRODUCTS || ot_layer_makes_from_u(call->model, o.lora));
     return true;
 }
 
@@ -377,6 +381,7 @@ static void attention_backward(const struct ot_layer_call *call) {
                                memory->normed);
         dy = memory->normed;
     }
+    dy = ot_layer_drop_backward(call, OT_DROP_O, dy, memory->wide);
     ot_layer_linear_backward(call, &o, memory->attn, dy, memory->narrow); /* [n, heads, head_dim] */
     const void *dqkv = attend_backward(call); /* [n, heads + 2 kv_heads, head_dim] */
     if (call->kept < OT_KEEP_ALL && !ot_layer_keeps_normed(call->config))

@@ -50,6 +50,19 @@ void ot_layer_route(const struct ot_layer_call *call) {
     call->ops->group(call->run->lane, &group);
 }
 
+void ot_layer_hand_on_load(const struct ot_layer_call *call) {
+    const struct ot_block_run *run = call->run;
+    const struct ot_tail in = ot_run_tail(call->model, run, run->x),
+                         out = ot_run_tail(call->model, run, run->y);
+    const struct ot_load op = {router_op(call), in.counts, in.sums, out.counts, out.sums};
+    if (ot_run_regular(call->model, run).balance == 0)
+        return;
+    if (call->has_experts)
+        call->ops->load(run->lane, &op);
+    else
+        ot_lane_copy(run->lane, OT_COPY_D2D, out.counts, in.counts, call->model->chain.boundary_tail_bytes);
+}
+
 void ot_layer_gather(const struct ot_layer_call *call) {
     const struct ot_gather op = {
         .dtype = call->run->dtype,
@@ -304,8 +317,13 @@ void ot_layer_experts_down_backward(const struct ot_layer_call *call, const void
 void ot_layer_experts_gate_up_backward(const struct ot_layer_call *call, void *dinput) {
     const struct ot_layer_memory *memory = &call->memory;
     const struct ot_linear map = router_map(call, true);
+    bool balances = ot_run_regular(call->model, call->run).balance > 0;
     const struct ot_router_backward router = {
-        .forward = router_op(call), .dweights = memory->dweights, .dlogits = memory->router_logits};
+        .forward = router_op(call),
+        .dweights = memory->dweights,
+        .slopes = balances ? ot_run_tail(call->model, call->run, call->run->dxy).slopes : NULL,
+        .dlogits = memory->router_logits,
+    };
     backward_params(call, gate_up_map(call), memory->packed, memory->gate_up);
     backward_input(call, gate_up_map(call), memory->gate_up, memory->down_out);
     call->ops->router_backward(call->run->lane, &router);

@@ -1,5 +1,7 @@
 #include "models/layer_memory.h"
 
+#include "models/dropout.h"
+
 #include "src/base/minmax.h"
 
 /* ---- levels ---- */
@@ -214,8 +216,10 @@ static size_t scratch_memory(const struct ot_model *model, int64_t layer, int64_
     bool qk_norm = c->qk_norm != OT_QK_NORM_NONE, mean = c->norm == OT_NORM_LAYER;
     int64_t normed = ot_max(c->hidden, qk_norm ? model->q_elems + model->kv_elems : 0);
     struct ot_pieces pieces = {.base = scratch};
-    memory->wide =
-        ot_pieces_take(&pieces, (size_t)ot_max(inner.rows * inner.ffn, n_tokens * model->qkv_elems) * item);
+    int64_t wide = ot_max(inner.rows * inner.ffn, n_tokens * model->qkv_elems);
+    if (ot_drop_share_of(model, OT_DROP_O) > 0) /* the gradient of o's result */
+        wide = ot_max(wide, n_tokens * c->hidden);
+    memory->wide = ot_pieces_take(&pieces, (size_t)wide * item);
     memory->normed = ot_pieces_take(&pieces, n * (size_t)normed * item);
     memory->narrow = ot_pieces_take(&pieces, n * (size_t)ot_max(c->hidden, model->q_elems) * item);
     memory->beside = ot_pieces_take(&pieces, c->residual != OT_SEQUENTIAL ? n * (size_t)c->hidden * item : 0);

@@ -98,7 +98,8 @@ struct ot_layer_memory {
 
     /* ---- scratch ---- */
 
-    void *wide;          /* the gradient of inner, then that of qkv, or of cross_q and then cross_kv */
+    /* The gradients of inner, of o's result, and of qkv, or of cross_o's result, cross_q and cross_kv. */
+    void *wide;
     void *normed;        /* [tokens, hidden], or the gradient of qk */
     void *narrow;        /* the gradient of a norm's output or of attention's output */
     float *dweights;     /* the gradient of the router's weights [tokens, top] */

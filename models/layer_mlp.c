@@ -15,7 +15,7 @@ static struct ot_linear down_proj(const struct ot_layer_call *call, bool want_gr
     struct ot_linear down =
         ot_layer_linear(call, call->config->ffn, call->config->hidden, at->down, at->down_bias,
                         &at->down_lora, &call->memory.down_lora, want_grad);
-    down.residual = ot_layer_has_after(call) ? NULL : call->memory.mid;
+    down.residual = ot_layer_has_after(call) || ot_layer_drops(call, OT_DROP_MLP) ? NULL : call->memory.mid;
     down.scale = (float)call->config->residual_scale;
     return down;
 }
@@ -45,6 +45,12 @@ static struct ot_glu glu_op(const struct ot_layer_call *call) {
                            .alpha = call->config->glu_alpha};
 }
 
+/* Dropout of inner, or of its gradient, in place. */
+static void drop_inner(const struct ot_layer_call *call, void *x) {
+    const struct ot_drop_rows rows = {OT_DROP_INNER, call->layer, call->first, call->n, call->config->ffn};
+    ot_drop(call->model, call->run, &rows, x, NULL, x);
+}
+
 /* inner from gate and up. */
 static void activate(const struct ot_layer_call *call) {
     const struct ot_glu glu = glu_op(call);
@@ -57,6 +63,7 @@ static void activate(const struct ot_layer_call *call) {
         call->ops->activate(call->run->lane, &plain);
     else
         call->ops->glu(call->run->lane, &glu);
+    drop_inner(call, call->memory.inner);
 }
 
 /* Turns the gradient of inner (memory.wide) into the gradient of gate and up; returns its address. */
@@ -72,6 +79,7 @@ static void *activate_backward(const struct ot_layer_call *call) {
                                         .dout = memory->wide,     /* [inner_rows, ffn] */
                                         .dgate = memory->gate_up, /* [inner_rows, 2, ffn] */
                                         .dup = ot_run_at(call->run, memory->gate_up, call->ffn)};
+    drop_inner(call, memory->wide);
     if (call->config->plain_mlp)
         call->ops->activate_backward(call->run->lane, &plain);
     else
@@ -116,6 +124,7 @@ void ot_layer_finish(const struct ot_layer_call *call) {
     }
     if (!ot_layer_has_after(call)) {
         ot_linear_forward(run, &down, memory->inner, run->dtype, call->y);
+        ot_layer_drop_add(call, OT_DROP_MLP, memory->mid, call->y);
         return;
     }
     ot_linear_forward(run, &down, memory->inner, run->dtype, memory->down_out); /* [n, hidden] */
@@ -167,6 +176,7 @@ void ot_layer_mlp_backward(const struct ot_layer_call *call) {
                                    memory->narrow);
             dy = memory->narrow;
         }
+        dy = ot_layer_drop_backward(call, OT_DROP_MLP, dy, memory->narrow);
         ot_layer_linear_backward(call, &down, memory->inner, dy, memory->wide); /* [n, ffn] */
         const void *inner = activate_backward(call);                            /* the gradient of gate_up */
         ot_layer_linear_backward(call, &gate_up, ot_layer_gate_up_input(call), inner,

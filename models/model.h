@@ -87,6 +87,34 @@ struct ot_model_setup {
     enum ot_base_type base;
 };
 
+/* Regularisers of training. They change passes that train (OT_PASS_TRAIN), and never evaluations, generation,
+ * or the log-probabilities by a reference model. 0: off.
+ *
+ * NEFTUNE adds noise to the embedding (struct ot_neftune), in front of learned positions and norms. As in
+ * transformers, it is added behind the scale of Gemma, and in front of that of Granite. L is the number of
+ * tokens in the row, as in the paper. In transformers it is that of the padded batch, or with padding-free
+ * batches of all rows together: the same for a batch of one row. Not in an encoder-decoder, where
+ * transformers adds its noise to a module that neither stack reads.
+ *
+ * LABEL SMOOTHING and Z-LOSS: struct ot_cross_entropy. The mean is over trained tokens, as it is without
+ * them.
+ *
+ * BALANCE is the coefficient of the balancing loss of experts (struct ot_balance): of a micro-batch and all
+ * layers, and each trained token has that loss. So a step has the mean over its micro-batches, weighted by
+ * their trained tokens. transformers adds them up: there the coefficient grows with the number of
+ * micro-batches. Counts and sums travel in the tails of boundary activations (offload/block.h): forward from
+ * layer to layer, and as slopes from the head back to all layers. So neither plans nor stages change a bit,
+ * and backward needs no second pass.
+ *
+ * DROPOUT applies the dropouts of the model's config: dropout.h.
+ *
+ * The random words depend on the run's seed, the step, the micro-batch in the step, and the element's place
+ * in the micro-batch, as those of dropout do (lora.h). */
+struct ot_regular {
+    float neftune, label_smoothing, z_loss, balance;
+    bool dropout;
+};
+
 struct ot_model; /* tensors, slabs and chain of blocks, built from a config */
 
 /* dtype: OT_F32, OT_BF16 or OT_F16, of weights and activations on the device. max_position: the number of
@@ -105,6 +133,9 @@ void ot_model_set_state(struct ot_model *model, enum ot_state_format format, enu
 /* compares: rows are compared (offload/block.h, COMPARISONS); false if it is not set. Before a plan is made.
  * */
 void ot_model_set_compares(struct ot_model *model, bool compares);
+/* All off if it is not set. Before a plan is made. */
+void ot_model_set_regular(struct ot_model *model, const struct ot_regular *regular);
+const struct ot_regular *ot_model_get_regular(const struct ot_model *model);
 void ot_model_close(struct ot_model *model);
 const struct ot_model_config *ot_model_get_config(const struct ot_model *model);
 int64_t ot_model_tensor_count(const struct ot_model *model);

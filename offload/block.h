@@ -3,7 +3,9 @@
  *
  * A chain has n_blocks blocks. Block 0 turns tokens into a boundary activation. The last block turns a
  * boundary activation into a loss. Each block between them maps a boundary activation to the next one. A
- * boundary activation is [n_tokens, boundary_elems] in the compute dtype.
+ * boundary activation is [n_tokens, boundary_elems] in the compute dtype. Behind it there may be a TAIL of a
+ * few bytes, in which blocks hand on what belongs to the micro-batch and not to a token. Each block writes
+ * the tail of y. The last block writes that of the gradient, which the others leave as it is.
  *
  * Parameters live in slabs. A slab is contiguous. The engine moves, accumulates and updates a slab; it knows
  * only the groups of its contents. Most blocks use one slab of their own. Tied tensors are one slab with two
@@ -246,14 +248,15 @@ struct ot_chain {
     int n_blocks, n_slabs;
     const struct ot_block_spec *blocks;
     const struct ot_slab_spec *slabs;
-    int64_t boundary_elems; /* per token */
-    int64_t kv_elems;       /* per token and middle block, each of k and v */
-    bool has_pairs;         /* rows have inputs and targets (ROWS OF PAIRS above) */
-    bool compares;          /* COMPARISONS above; not with pairs */
-    int64_t head_dim;       /* elements of a head of attention; 0: unknown. Only predictions read it */
-    int64_t vocab;          /* tokens and targets are less than this */
-    int64_t max_position;   /* positions are less than this */
-    size_t constant_bytes;  /* small read-only tables that every block may read */
+    int64_t boundary_elems;     /* per token */
+    size_t boundary_tail_bytes; /* 0: there is no tail */
+    int64_t kv_elems;           /* per token and middle block, each of k and v */
+    bool has_pairs;             /* rows have inputs and targets (ROWS OF PAIRS above) */
+    bool compares;              /* COMPARISONS above; not with pairs */
+    int64_t head_dim;           /* elements of a head of attention; 0: unknown. Only predictions read it */
+    int64_t vocab;              /* tokens and targets are less than this */
+    int64_t max_position;       /* positions are less than this */
+    size_t constant_bytes;      /* small read-only tables that every block may read */
     void (*fill_constants)(const void *context, void *host_memory);
     /* Bytes of run.saved: the inner activations that a level keeps. They are a prefix of those of the next
      * level, so the bytes never decrease. OT_KEEP_NONE: 0. A block that has no inner activations: 0 at every
@@ -277,6 +280,15 @@ struct ot_chain {
      * encoded. */
     void (*decode)(const void *context, int slab, struct ot_lane *lane, const struct ot_slab_decoding *what);
 };
+
+/* Where the tail of a boundary activation begins, and the bytes of the whole. */
+static inline size_t ot_chain_boundary_tail(const struct ot_chain *chain, int64_t n_tokens) {
+    size_t bytes = (size_t)(n_tokens * chain->boundary_elems) * ot_dtype_bytes(chain->dtype);
+    return chain->boundary_tail_bytes > 0 ? (bytes + 255) & ~(size_t)255 : bytes;
+}
+static inline size_t ot_chain_boundary_bytes(const struct ot_chain *chain, int64_t n_tokens) {
+    return ot_chain_boundary_tail(chain, n_tokens) + chain->boundary_tail_bytes;
+}
 
 /* The token arrays of a micro-batch, in their order in memory. Only a chain with pairs has the last three. A
  * chain that compares has room for comparisons in their place, in OT_COMPARISON_ARRAYS arrays: each has four

@@ -7,8 +7,9 @@
  * (attention_plain.cu): ordinary arithmetic for any dtype and any head size. It takes everything that
  * tiled cannot: fp32, odd head sizes, and rows that 16-byte accesses cannot reach. It also replaces tiled
  * kernels that failed their check, or that the environment forbids (cuda_guard.h). All of them take
- * softcaps and sinks; one kernel sums the gradients of the sinks for all (attention_backward.cu). The choice
- * depends on the arguments and the machine alone, never on timing, so that a run repeats.
+ * softcaps and sinks, and plain alone takes dropout. One kernel sums the gradients of the sinks for all
+ * (attention_backward.cu). The choice depends on the arguments and the machine alone, never on timing, so
+ * that a run repeats.
  *
  * Attention over spans (kernels/ops_spans.h) has two: TILED, other instances of the tiled kernels
  * (attention_spans.cuh), for heads of 64 and 128 elements; and PLAIN (attention_spans.cu).

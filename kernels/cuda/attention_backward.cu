@@ -88,7 +88,7 @@ extern "C" cudaError_t ot_cuda_attention_backward(const struct ot_attention_back
     OT_CUDA_TRY(ot_attention_backward_delta(args, on));
     if (args->dsinks)
         OT_CUDA_TRY(ot_attention_backward_sinks(args, on));
-    if (!is_tiled(args, on) || on->plain)
+    if (!is_tiled(args, on) || on->plain || args->forward.drop.share > 0)
         return ot_attention_backward_plain(args, on);
     if (ot_attention_backward_is_hopper(&args->forward, on))
         return ot_attention_backward_hopper(args, on);

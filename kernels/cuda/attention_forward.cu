@@ -325,7 +325,7 @@ cudaError_t ot_attend_spans_tiled(const struct ot_attend_spans *op, const struct
 extern "C" cudaError_t ot_cuda_attention(const struct ot_attention *args, const struct ot_cuda_stream *on) {
     if (args->n == 0)
         return cudaSuccess;
-    if (on->plain || !ot_attention_is_tiled(args, on->arch))
+    if (on->plain || args->drop.share > 0 || !ot_attention_is_tiled(args, on->arch))
         return ot_attention_forward_plain(args, on);
     return ot_attention_is_hopper(args, on) ? ot_attention_forward_hopper(args, on) : forward_tiled(args, on);
 }

@@ -27,6 +27,11 @@ __device__ __forceinline__ float plain_score(const struct ot_attention &op, floa
     return op.slopes ? score - slope * (float)(query + (int)(op.n_keys - op.n) - key) : score;
 }
 
+/* What dropout makes of a weight. */
+__device__ __forceinline__ float plain_factor(const struct ot_attention &op, int head, int query, int key) {
+    return weight_factor(op.drop, (head * op.n + query) * op.n_keys + key);
+}
+
 /* Turns the scores of one tile (-infinity if not visible) into weights, and rescales totals and sums to the
  * new maxima of the rows. */
 template <class S>
@@ -95,6 +100,12 @@ __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS) plain_forward(con
             }
         }
         plain_softmax<S>(s, top, total, sum);
+        if (op.drop.share > 0)
+#pragma unroll
+            for (int a = 0; a < S::M; a++)
+#pragma unroll
+                for (int b = 0; b < S::M; b++)
+                    s[a][b] *= plain_factor(op, head, begin + row + 8 * a, key + column + 8 * b);
         plain_share<S>(weights, s);
         plain_weigh<S>(sum, weights, v);
     }
@@ -122,8 +133,10 @@ __device__ __forceinline__ void plain_slope(const struct ot_attention_backward &
         return;
     }
     float derivative;
+    float factor = plain_factor(f, head, query, key);
     p = expf(plain_score(f, p, slope, query, key, &derivative) - f.lse[head * f.n + query]);
-    ds = p * (ds - op.scratch[head * f.n + query]) * f.scale * derivative;
+    ds = p * (factor * ds - op.scratch[head * f.n + query]) * f.scale * derivative;
+    p *= factor;
 }
 
 template <class T, class S>

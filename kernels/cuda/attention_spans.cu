@@ -67,6 +67,12 @@ __device__ __forceinline__ float spans_score(const struct ot_attend_spans &op, f
     return op.bias ? fmaf(op.scale, dot, near[diagonal]) : op.scale * dot;
 }
 
+/* What dropout makes of a weight. */
+__device__ __forceinline__ float spans_factor(const struct ot_attend_spans &op, int head, int query,
+                                              int key) {
+    return weight_factor(op.drop, (head * op.n + query) * op.n_keys + key);
+}
+
 /* ---- sums ---- */
 
 /* total[a] += the weights of row r + 8 a, in order. */
@@ -164,6 +170,14 @@ __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS)
             plain_copy<S>(visited, static_cast<const T *>(op.v) + head * dim, op.ldv, key, run.last, dim);
             __syncthreads();
             spans_add_weights<S>(total, weights);
+            if (op.drop.share > 0) {
+#pragma unroll
+                for (int a = 0; a < S::M; a++)
+#pragma unroll
+                    for (int b = 0; b < S::M; b++)
+                        s[a][b] *= spans_factor(op, head, query + 8 * a, key + (int)threadIdx.x % 8 + 8 * b);
+                plain_share<S>(weights, s);
+            }
             plain_weigh<S, true>(sum, weights, visited);
         }
     }
@@ -184,7 +198,9 @@ __device__ __forceinline__ void spans_pair(const struct ot_attend_spans_backward
     }
     int64_t own = head * f.n + query;
     p = vec_exp(spans_score(f, p, near, diagonal) - f.softmax[2 * own]) * f.softmax[2 * own + 1];
-    ds = p * (ds - op.scratch[own]);
+    float factor = spans_factor(f, head, query, key);
+    ds = p * (factor * ds - op.scratch[own]);
+    p *= factor;
 }
 
 /* ---- backward: queries ---- */
@@ -386,7 +402,7 @@ static cudaError_t spans_dispatch(const struct ot_attend_spans *op, F f) {
 
 extern "C" cudaError_t ot_cuda_attend_spans(const struct ot_attend_spans *args,
                                             const struct ot_cuda_stream *on) {
-    if (!on->plain && ot_attend_spans_is_tiled(args, on))
+    if (!on->plain && args->drop.share == 0 && ot_attend_spans_is_tiled(args, on))
         return ot_attend_spans_tiled(args, on);
     return spans_dispatch(args, [&](auto zero, auto shape) {
         using T = decltype(zero);
@@ -420,7 +436,7 @@ static cudaError_t launch_queries(const struct ot_attend_spans_backward *args,
 extern "C" cudaError_t ot_cuda_attend_spans_backward(const struct ot_attend_spans_backward *args,
                                                      const struct ot_cuda_stream *on) {
     const struct ot_attend_spans *f = &args->forward;
-    if (!on->plain && ot_attend_spans_backward_is_tiled(args, on))
+    if (!on->plain && args->forward.drop.share == 0 && ot_attend_spans_backward_is_tiled(args, on))
         return ot_attend_spans_backward_tiled(args, on);
     return spans_dispatch(f, [&](auto zero, auto shape) {
         using T = decltype(zero);

@@ -2,7 +2,8 @@
  *
  * Bytes moved per logit: 4 for the loss. The gradient adds 4 to read and 4 or 2 to write; these reads
  * mostly hit the L2 cache (a row is 128 KiB at a vocabulary of 32000). Two exp per logit, some 45 FLOPs. A
- * softcap is computed twice too, each time some 40 FLOPs.
+ * softcap is computed twice too, each time some 40 FLOPs. Label smoothing and z-loss take three more, and no
+ * more bytes.
  *
  * A block has a row. The first pass computes the maximum and the sum of exp(logit - maximum): each thread
  * keeps the maximum of its logits and rescales its sum when that maximum grows (Milakov & Gimelshein, "Online
@@ -19,6 +20,7 @@
  */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/scalar.cuh"
+#include "kernels/loss_terms.h"
 
 enum { LOSS_BLOCK = 512 };
 
@@ -33,9 +35,9 @@ static __device__ __forceinline__ void loss_cap(float (&x)[N], float cap, float 
     }
 }
 
-/* The sum of exp(x - max) over the logits so far. */
+/* The sum of exp(x - max) over the logits so far, and that of the target's logit less x. */
 struct loss_sum {
-    float max, sum;
+    float max, sum, distances;
 };
 
 /* The number to subtract before exp. Subtracting a maximum of -infinity would turn logits of -infinity into
@@ -46,7 +48,7 @@ static __device__ __forceinline__ float loss_shift(float max) {
 
 /* The maximum ignores NaNs; the sum becomes NaN. */
 static __device__ __forceinline__ struct loss_sum loss_add(struct loss_sum seen, const ot_pack<float> &x,
-                                                           int left) {
+                                                           int left, float hit) {
     constexpr int N = ot_pack<float>::N;
     float max = seen.max;
 #pragma unroll
@@ -56,9 +58,11 @@ static __device__ __forceinline__ struct loss_sum loss_add(struct loss_sum seen,
     if (max > seen.max)
         seen.sum *= vec_exp(seen.max - shift);
 #pragma unroll
-    for (int i = 0; i < N; i++)
+    for (int i = 0; i < N; i++) {
         seen.sum += i < left ? vec_exp(x.v[i] - shift) : 0.0f;
-    return {max, seen.sum};
+        seen.distances += i < left ? hit - x.v[i] : 0.0f;
+    }
+    return {max, seen.sum, seen.distances};
 }
 
 static __device__ __forceinline__ float loss_block_max(float x, float *room) {
@@ -72,32 +76,36 @@ static __device__ __forceinline__ float loss_block_max(float x, float *room) {
     return x;
 }
 
-/* The maximum and the sum of a row, returned to every thread. */
+/* The maximum and the sums of a row, returned to every thread. The distances are summed with label smoothing
+ * only. */
 template <bool ALIGNED, bool CAPS>
-static __device__ __forceinline__ struct loss_sum loss_read_row(const float *logits, int vocab, float cap) {
+static __device__ __forceinline__ struct loss_sum loss_read_row(const struct ot_cross_entropy &op,
+                                                                const float *logits, float hit) {
     constexpr int N = ot_pack<float>::N;
+    int vocab = (int)op.vocab;
     float *room = ot_shared<float>();
-    struct loss_sum seen = {-INFINITY, 0.0f};
+    struct loss_sum seen = {-INFINITY, 0.0f, 0.0f};
 #pragma unroll 2
     for (int p = (int)threadIdx.x; p * N < vocab; p += LOSS_BLOCK) {
         ot_pack<float> x = ot_row_load<ALIGNED>(logits, p, vocab), slope;
         if (CAPS)
-            loss_cap(x.v, cap, slope.v);
-        seen = loss_add(seen, x, vocab - p * N);
+            loss_cap(x.v, op.softcap, slope.v);
+        seen = loss_add(seen, x, vocab - p * N, hit);
     }
     float max = loss_block_max(seen.max, room);
     float own = seen.sum * vec_exp(seen.max - loss_shift(max));
-    return {max, ot_block_sum(own, room)};
+    float sum = ot_block_sum(own, room);
+    return {max, sum, op.smoothing != 0 ? ot_block_sum(seen.distances, room) : 0.0f};
 }
 
 template <class G, bool ALIGNED, bool CAPS>
-static __device__ __forceinline__ void loss_write_row(const struct ot_cross_entropy &op, const float *logits,
-                                                      G *gradient, int target, float weight,
-                                                      const struct loss_sum &all) {
+static __device__ __forceinline__ void
+loss_write_row(const struct ot_cross_entropy &op, const float *logits, G *gradient, int target, float weight,
+               const struct loss_sum &all, const struct loss_terms &terms) {
     constexpr int N = ot_pack<G>::N;
     int vocab = (int)op.vocab, packs = (vocab + N - 1) / N;
     float scale = (op.loss_scale ? op.grad_scale * *op.loss_scale : op.grad_scale) * weight;
-    float factor = scale / all.sum;
+    float factor = scale / all.sum * terms.by_z, less = terms.other != 0 ? terms.other * scale : 0.0f;
     for (int p = (int)threadIdx.x; p < packs; p += LOSS_BLOCK) {
         ot_pack<G> x = ot_row_load_floats<ALIGNED, G>(logits, p, vocab), slope, out;
         if (CAPS)
@@ -105,7 +113,8 @@ static __device__ __forceinline__ void loss_write_row(const struct ot_cross_entr
 #pragma unroll
         for (int i = 0; i < N; i++) {
             float e = vec_exp(x.v[i] - all.max);
-            out.v[i] = p * N + i == target ? (e / all.sum - 1.0f) * scale : e * factor;
+            out.v[i] =
+                p * N + i == target ? (e / all.sum * terms.by_z - terms.target) * scale : e * factor - less;
             if (CAPS)
                 out.v[i] *= slope.v[i];
         }
@@ -130,14 +139,13 @@ __global__ void loss_rows(struct ot_cross_entropy op) {
     float hit[1] = {logits[target]}, slope[1]; /* no thread has written yet: the barriers come first */
     if (CAPS)
         loss_cap(hit, op.softcap, slope);
-    struct loss_sum all = loss_read_row<ALIGNED, CAPS>(logits, vocab, op.softcap);
-    if (threadIdx.x == 0) {
-        float loss = logf(all.sum) + (all.max - hit[0]);
-        op.loss[row] = op.marks_hits && hit[0] == all.max ? -loss : loss;
-    }
+    struct loss_sum all = loss_read_row<ALIGNED, CAPS>(op, logits, hit[0]);
+    struct loss_terms terms = loss_terms(&op, all.max, hit[0], {all.sum, all.distances});
+    if (threadIdx.x == 0)
+        op.loss[row] = op.marks_hits && hit[0] == all.max ? -terms.loss : terms.loss;
     if (gradient)
         loss_write_row<G, ALIGNED, CAPS>(op, logits, gradient, target, op.weights ? op.weights[row] : 1.0f,
-                                         all);
+                                         all, terms);
 }
 
 cudaError_t ot_cuda_cross_entropy(const struct ot_cross_entropy *args, const struct ot_cuda_stream *on) {

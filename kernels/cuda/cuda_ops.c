@@ -91,12 +91,16 @@ DEFINE_OP(activate, true, op->n == 0)
 DEFINE_OP(activate_backward, true, op->n == 0)
 DEFINE_OP(add, true, op->n == 0)
 DEFINE_OP(dropout, op->drop >= 0 && op->drop < 1 && (op->addend || !op->of_difference), op->n == 0)
+DEFINE_OP(neftune, op->alpha >= 0 && isfinite(op->alpha), op->n == 0 || op->cols == 0)
 DEFINE_OP(dora_factors, op->rank >= 1, op->rows == 0)
 DEFINE_OP(dora, true, op->rows == 0 || op->cols == 0)
 DEFINE_OP(dora_backward, op->u_dtype == op->dtype || op->u_dtype == OT_F32, op->rows == 0 || op->cols == 0)
 DEFINE_OP(join, true, op->n == 0)
 DEFINE_OP(softcap, op->cap > 0 && isfinite(op->cap), op->n == 0)
-DEFINE_OP(cross_entropy, op->softcap >= 0 && isfinite(op->softcap), op->rows == 0)
+DEFINE_OP(cross_entropy,
+          op->softcap >= 0 && isfinite(op->softcap) && op->smoothing >= 0 && op->smoothing < 1 &&
+              op->z_weight >= 0 && isfinite(op->z_weight),
+          op->rows == 0)
 DEFINE_OP(compare, op->n >= 0, false)
 DEFINE_OP(reduce, true, op->n == 0 && op->accumulate)
 DEFINE_OP(cast, true, op->n == 0)
@@ -104,6 +108,8 @@ DEFINE_OP(decode, is_sound_decode(op), op->n == 0)
 DEFINE_OP(adamw, true, op->n == 0)
 DEFINE_OP(router, is_sound_router(op), op->n == 0)
 DEFINE_OP(router_backward, is_sound_router(&op->forward), op->forward.n == 0)
+DEFINE_OP(load, is_sound_router(&op->router), false)
+DEFINE_OP(balance, op->rows > 0 && op->experts <= OT_MOST_EXPERTS, false)
 DEFINE_OP(group, is_sound_group(op), false)
 DEFINE_OP(gather, true, op->rows == 0 || op->cols == 0)
 DEFINE_OP(combine, op->top >= 1, op->n == 0 || op->cols == 0)
@@ -221,6 +227,7 @@ const struct ot_ops ot_cuda_ops = {
     .activate_backward = cuda_activate_backward,
     .add = cuda_add,
     .dropout = cuda_dropout,
+    .neftune = cuda_neftune,
     .dora_factors = cuda_dora_factors,
     .dora = cuda_dora,
     .dora_backward = cuda_dora_backward,
@@ -234,6 +241,8 @@ const struct ot_ops ot_cuda_ops = {
     .adamw = cuda_adamw,
     .router = cuda_router,
     .router_backward = cuda_router_backward,
+    .load = cuda_load,
+    .balance = cuda_balance,
     .group = cuda_group,
     .gather = cuda_gather,
     .combine = cuda_combine,

@@ -1,4 +1,4 @@
-/* Sums of arrays, conversions between storage types, dropout and marks.
+/* Sums of arrays, conversions between storage types, dropout, NEFTune and marks.
  *
  * Bytes: add reads two arrays and writes one; join reads each part and writes one; cast reads one and writes
  * one. All do one operation per element that they read, so memory bandwidth is the only limit.
@@ -195,6 +195,29 @@ cudaError_t ot_cuda_dropout(const struct ot_dropout *args, const struct ot_cuda_
         return args->of_difference ? launch<T, OF_DIFFERENCE>(args, on)
                : args->addend      ? launch<T, ADDS>(args, on)
                                    : launch<T, ALONE>(args, on);
+    });
+}
+
+/* ---- NEFTune ---- */
+
+/* A block has a token, and finds the end of its row by bisection. Bytes: x once in, once out. */
+
+template <class T>
+__global__ void neftune_rows(struct ot_neftune op) {
+    int64_t token = blockIdx.x, first = token * op.cols;
+    T *x = static_cast<T *>(op.x) + first;
+    int64_t row = ot_neftune_row_end(&op, token) - op.row_start[token];
+    float size = op.alpha / sqrtf((float)(row * op.cols));
+    for (int64_t c = threadIdx.x; c < op.cols; c += blockDim.x) {
+        float u = (float)(int32_t)random_word(op.noise, first + c) * 0x1p-31f;
+        x[c] = ot_from_float<T>(ot_to_float(x[c]) + size * u);
+    }
+}
+
+cudaError_t ot_cuda_neftune(const struct ot_neftune *args, const struct ot_cuda_stream *on) {
+    return ot_dispatch(args->dtype, [&](auto zero) {
+        return ot_launch(neftune_rows<decltype(zero)>, dim3((unsigned)args->n), dim3(256), 0, on->stream,
+                         *args);
     });
 }
 

@@ -39,6 +39,15 @@ static __device__ __forceinline__ float team_sum(float x) {
     return x;
 }
 
+/* The sum of exp(logit - largest) over all experts, for every lane of the team. */
+template <class T>
+static __device__ __forceinline__ float router_sum(const T *logits, int experts, float largest) {
+    float part = 0;
+    for (int e = (int)threadIdx.x % TEAM; e < experts; e += TEAM)
+        part += vec_exp(ot_to_float(logits[e]) - largest);
+    return team_sum(part);
+}
+
 /* The first place behind `last`, for every lane of the team. first: there is no `last` yet. */
 template <class T>
 static __device__ __forceinline__ struct router_place
@@ -71,13 +80,8 @@ __global__ void router_forward(struct ot_router op) {
         largest = s == 0 ? last.logit : largest;
         own = s == lane ? last : own;
     }
-    float term = lane < top ? vec_exp(own.logit - largest) : 0.0f, part = term;
-    if (op.over_all) {
-        part = 0;
-        for (int e = lane; e < experts; e += TEAM)
-            part += vec_exp(ot_to_float(logits[e]) - largest);
-    }
-    float weight = term / team_sum(part);
+    float term = lane < top ? vec_exp(own.logit - largest) : 0.0f;
+    float weight = term / (op.over_all ? router_sum(logits, experts, largest) : team_sum(term));
     if (live && lane < top) {
         op.ids[token * top + lane] = own.id;
         op.weights[token * top + lane] = weight;
@@ -102,6 +106,14 @@ __global__ void router_gradients(struct ot_router_backward op) {
     int top_id = __shfl_sync(0xffffffffu, id, 0, TEAM), owner = top_id % TEAM;
     float largest = live && lane == owner ? ot_to_float(logits[top_id]) : 0.0f;
     largest = __shfl_sync(0xffffffffu, largest, owner, TEAM);
+    float sum = 1, dot = 0;
+    if (op.slopes) { /* a team without a token reads nothing: the logits may be overwritten */
+        int mine = live ? experts : 0;
+        sum = router_sum(logits, mine, largest);
+        for (int e = lane; e < mine; e += TEAM)
+            dot += op.slopes[e] * (vec_exp(ot_to_float(logits[e]) - largest) / sum);
+        dot = team_sum(dot);
+    }
     for (int begin = 0; begin < experts; begin += TEAM) {
         int e = begin + lane;
         bool mine = live && e < experts;
@@ -113,6 +125,8 @@ __global__ void router_gradients(struct ot_router_backward op) {
             float its = __shfl_sync(0xffffffffu, gradient, s, TEAM);
             x = chosen == e ? its : x;
         }
+        if (op.slopes && mine)
+            x += vec_exp(ot_to_float(logits[e]) - largest) / sum * (op.slopes[e] - dot);
         if (mine)
             dlogits[e] = ot_from_float<T>(x);
     }
@@ -131,6 +145,97 @@ cudaError_t ot_cuda_router_backward(const struct ot_router_backward *args, const
                          dim3((unsigned)ot_ceil_div(args->forward.n, TEAMS)), dim3(ROUTER_BLOCK), 0,
                          on->stream, *args);
     });
+}
+
+/* ---- balance ---- */
+
+/* The load of the experts, in two kernels. load_parts: a block has a part of the tokens, TEAMS at a time. A
+ * team finds a token's largest logit and sum; then the threads add the probabilities of these tokens, each
+ * thread those of its experts, in order. load_join: a thread adds the parts of an expert, and counts its
+ * assignments in shared memory, with integer additions. Bytes: two reads of the logits, one from cache. */
+
+struct load_token {
+    float largest, sum;
+};
+
+template <class T>
+__global__ void load_parts(struct ot_load op, float *parts) {
+    struct load_token *tokens = ot_shared<struct load_token>();
+    const struct ot_router &router = op.router;
+    float *sums = parts + (int64_t)blockIdx.x * router.experts;
+    int experts = (int)router.experts, team = (int)threadIdx.x / TEAM;
+    int64_t part = (router.n + OT_LOAD_PARTS - 1) / OT_LOAD_PARTS, first = blockIdx.x * part;
+    int64_t end = first + part < router.n ? first + part : router.n;
+    for (int e = (int)threadIdx.x; e < experts; e += ROUTER_BLOCK)
+        sums[e] = 0;
+    for (; first < end; first += TEAMS) {
+        bool live = first + team < end;
+        int64_t own = live ? first + team : first;
+        const T *logits = static_cast<const T *>(router.logits) + own * router.ld;
+        float largest = ot_to_float(logits[router.ids[own * router.top]]);
+        float sum = router_sum(logits, experts, largest);
+        if (threadIdx.x % TEAM == 0)
+            tokens[team] = {largest, sum};
+        __syncthreads();
+        for (int e = (int)threadIdx.x; e < experts; e += ROUTER_BLOCK)
+            for (int t = 0; t < TEAMS && first + t < end; t++) {
+                const T *its = static_cast<const T *>(router.logits) + (first + t) * router.ld;
+                sums[e] += vec_exp(ot_to_float(its[e]) - tokens[t].largest) / tokens[t].sum;
+            }
+        __syncthreads();
+    }
+}
+
+static __global__ void load_join(struct ot_load op, const float *parts) {
+    int *counts = ot_shared<int>();
+    int experts = (int)op.router.experts, e = (int)threadIdx.x;
+    counts[e] = 0;
+    __syncthreads();
+    for (int64_t a = threadIdx.x; a < op.router.n * op.router.top; a += OT_MOST_EXPERTS)
+        atomicAdd(&counts[op.router.ids[a]], 1);
+    __syncthreads();
+    if (e >= experts)
+        return;
+    float sum = parts[e];
+    for (int p = 1; p < OT_LOAD_PARTS; p++)
+        sum += parts[(int64_t)p * experts + e];
+    op.sums_out[e] = op.sums_in[e] + sum;
+    op.counts_out[e] = op.counts_in[e] + counts[e];
+}
+
+cudaError_t ot_cuda_load(const struct ot_load *args, const struct ot_cuda_stream *on) {
+    static_assert(OT_LOAD_PARTS * OT_MOST_EXPERTS * sizeof(float) <= OT_CUDA_MIN_SCRATCH_BYTES,
+                  "any scratch holds the parts");
+    float *parts = static_cast<float *>(on->scratch);
+    OT_CUDA_TRY(ot_dispatch(args->router.dtype, [&](auto zero) {
+        return ot_launch(load_parts<decltype(zero)>, dim3(OT_LOAD_PARTS), dim3(ROUTER_BLOCK),
+                         TEAMS * sizeof(struct load_token), on->stream, *args, parts);
+    }));
+    return ot_launch(load_join, dim3(1), dim3(OT_MOST_EXPERTS), OT_MOST_EXPERTS * sizeof(int), on->stream,
+                     *args, static_cast<const float *>(parts));
+}
+
+/* One block. Each thread computes the loss by itself: a sum of at most 1024 terms. */
+static __global__ void balance_loss(struct ot_balance op) {
+    int *trained = ot_shared<int>();
+    if (threadIdx.x == 0)
+        *trained = 0;
+    __syncthreads();
+    float loss = ot_balance_loss(&op);
+    int mine = 0;
+    for (int64_t i = threadIdx.x; i < op.n; i += blockDim.x)
+        if (op.targets[i] >= 0) {
+            op.loss[i] += loss;
+            mine++;
+        }
+    atomicAdd(trained, mine);
+    __syncthreads();
+    for (int64_t e = threadIdx.x; e < op.experts; e += blockDim.x)
+        op.slopes[e] = ot_balance_slope(&op, e, ot_balance_scale(&op) * (double)*trained);
+}
+
+cudaError_t ot_cuda_balance(const struct ot_balance *args, const struct ot_cuda_stream *on) {
+    return ot_launch(balance_loss, dim3(1), dim3(512), sizeof(int), on->stream, *args);
 }
 
 /* ---- group ---- */

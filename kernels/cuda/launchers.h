@@ -51,6 +51,7 @@ cudaError_t ot_cuda_activate_backward(const struct ot_activate_backward *args,
                                       const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_add(const struct ot_add *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_dropout(const struct ot_dropout *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_neftune(const struct ot_neftune *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_dora_factors(const struct ot_dora_factors *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_dora(const struct ot_dora *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_dora_backward(const struct ot_dora_backward *args, const struct ot_cuda_stream *on);
@@ -65,6 +66,8 @@ cudaError_t ot_cuda_adamw(const struct ot_adamw *args, const struct ot_cuda_stre
 cudaError_t ot_cuda_adamw_compact(const struct ot_adamw *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_router(const struct ot_router *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_router_backward(const struct ot_router_backward *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_load(const struct ot_load *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_balance(const struct ot_balance *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_group(const struct ot_group *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_gather(const struct ot_gather *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_combine(const struct ot_combine *args, const struct ot_cuda_stream *on);

@@ -54,4 +54,12 @@ __device__ __forceinline__ uint32_t random_word(const struct ot_state_noise &noi
     return (x ^ x >> 15 ^ noise.key) * OT_NOISE_MIX2;
 }
 
+/* The factor of an attention's weight (ops_drop.h): 1 without dropout. */
+__device__ __forceinline__ float weight_factor(const struct ot_weight_drop &drop, int64_t index) {
+    if (drop.share == 0)
+        return 1.0f;
+    uint32_t least = (uint32_t)((double)drop.share * 0x1p32);
+    return random_word(drop.noise, index) < least ? 0.0f : (float)(1 / (1 - (double)drop.share));
+}
+
 #endif

@@ -70,7 +70,7 @@ static void copy_activations(struct ot_engine *en, const struct ot_task *task, i
     if (!has_micro(en, step, task->micro))
         return;
     size_t bytes = task->saved_level == OT_KEEP_NONE
-                       ? weight_bytes(en, n * chain->boundary_elems)
+                       ? ot_chain_boundary_bytes(chain, n)
                        : chain->saved_bytes(chain->context, task->block, task->saved_level, n);
     ot_lane_copy(lane, kind, ot_engine_at(en, task->to), ot_engine_at(en, task->from), bytes);
 }

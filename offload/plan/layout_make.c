@@ -330,7 +330,7 @@ static void add_boundaries(struct ot_layout_maker *mk) {
     const struct ot_chain *chain = mk->chain;
     const struct ot_plan *plan = mk->plan;
     struct ot_layout *layout = mk->layout;
-    size_t bytes = (size_t)plan->micro_tokens * (size_t)chain->boundary_elems * ot_dtype_bytes(chain->dtype);
+    size_t bytes = ot_chain_boundary_bytes(chain, plan->micro_tokens);
     int boundaries = chain->n_blocks - 1, places = ot_plan_round_places(plan);
     bool all = plan->train && plan->activations == OT_HOME_GPU;
     layout->places = places;

@@ -73,7 +73,7 @@ size_t ot_stages_transfer_bytes(const struct ot_chain *chain, enum ot_transfer_k
         const struct ot_block_use *use = &chain->blocks[index / OT_MAX_USES].uses[index % OT_MAX_USES];
         return (size_t)chain->slabs[use->slab].n_params * sizeof(float);
     }
-    return (size_t)(n_tokens * chain->boundary_elems) * ot_dtype_bytes(chain->dtype);
+    return ot_chain_boundary_bytes(chain, n_tokens);
 }
 
 /* In a tick the weights or one sum of a shared slab cross once, because only one block of all ends its first

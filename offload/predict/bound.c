@@ -120,8 +120,7 @@ static void add_fetches(const struct ot_chain *chain, const struct ot_plan *plan
 
 /* Adds the activations that leave the device and come back: boundaries, and kept ones. */
 static void add_activations(const struct ot_chain *chain, const struct ot_plan *plan, struct work *work) {
-    double boundary =
-        (double)plan->micro_tokens * (double)chain->boundary_elems * (double)ot_dtype_bytes(chain->dtype);
+    double boundary = (double)ot_chain_boundary_bytes(chain, plan->micro_tokens);
     int slots = plan->activation_slots + 2, boundaries = 0;
     for (int b = 0; b < chain->n_blocks - 1; b++)
         boundaries += ot_boundary_is_own(chain, plan, b);

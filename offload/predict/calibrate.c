@@ -66,7 +66,7 @@ static bool has_backward(const struct ot_chain *chain, int block) {
 static void prepare_backward(const struct bench *b, int block, struct ot_block_run *run) {
     const struct ot_chain *chain = b->config->chain;
     int64_t n = run->batch.n_tokens;
-    size_t boundary = (size_t)(n * chain->boundary_elems) * ot_dtype_bytes(chain->dtype);
+    size_t boundary = ot_chain_boundary_bytes(chain, n);
     run->work = b->memory.inside + chain->saved_bytes(chain->context, block, run->saved_level, n);
     ot_lane_copy(b->lane, OT_COPY_D2D, b->memory.dxy, b->memory.dxy_first, boundary);
 }

@@ -32,7 +32,7 @@ static void *take(struct memory *m, size_t bytes) {
 static void cut(struct memory *m, const struct ot_chain *chain, int block, int64_t n_tokens) {
     const struct ot_block_spec *spec = &chain->blocks[block];
     size_t n = (size_t)n_tokens, item = ot_dtype_bytes(chain->dtype);
-    size_t boundary = n * (size_t)chain->boundary_elems * item;
+    size_t boundary = ot_chain_boundary_bytes(chain, n_tokens);
     m->bytes = 0;
     for (int u = 0; u < spec->n_uses; u++) {
         size_t params = (size_t)chain->slabs[spec->uses[u].slab].n_params;
@@ -125,7 +125,7 @@ void ot_calibrate_fill_weights(const struct bench *b, int block) {
 int ot_calibrate_fill_inputs(struct bench *b, int block, int64_t n, int64_t row) {
     const struct ot_chain *chain = b->config->chain;
     const struct memory *m = &b->memory;
-    size_t boundary = (size_t)(n * chain->boundary_elems) * ot_dtype_bytes(chain->dtype);
+    size_t boundary = ot_chain_boundary_bytes(chain, n);
     cut(&b->memory, chain, block, n);
     fill_random(b, m->x, boundary);
     fill_random(b, m->dxy_first, boundary);

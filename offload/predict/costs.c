@@ -273,7 +273,7 @@ static double weight_task_bytes(const struct context *c, const struct ot_task *t
 static double activation_bytes(const struct context *c, const struct ot_task *task) {
     int64_t micro_tokens = c->plan->micro_tokens;
     if (task->kind == OT_TASK_BOUNDARY_OUT || task->kind == OT_TASK_BOUNDARY_IN)
-        return weight_bytes(c, micro_tokens * c->chain->boundary_elems);
+        return (double)ot_chain_boundary_bytes(c->chain, micro_tokens);
     return (double)c->chain->saved_bytes(c->chain->context, task->block, task->saved_level, micro_tokens);
 }
 

@@ -17,7 +17,8 @@ enum ot_random_use {
     OT_RANDOM_TEST,
     OT_RANDOM_WEIGHTS, /* rounding weights that have no master */
     OT_RANDOM_LORA,    /* initial values of adapters */
-    OT_RANDOM_DROPOUT
+    OT_RANDOM_DROPOUT,
+    OT_RANDOM_REGULAR /* NEFTune, and dropout of the model's config */
 };
 
 /* The stream of numbers for one use. step, tensor: 0 if the use has none. */

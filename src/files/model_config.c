@@ -7,7 +7,6 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
-#include "src/base/minmax.h"
 
 /* ---- dtype and ids ---- */
 
@@ -70,23 +69,10 @@ int ot_token_ids_parse(const struct ot_json *root, const char *where, int64_t vo
     return 0;
 }
 
-/* The largest of the dropouts that a family may have. */
-static int parse_dropout(const struct ot_json *root, const char *where, double *dropout) {
-    static const char *const keys[] = {"attention_dropout", "attn_pdrop",     "resid_pdrop",
-                                       "embd_pdrop",        "hidden_dropout", "dropout_rate"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        double value = 0;
-        OT_TRY(ot_json_need_real(root, where, keys[i], false, 0, 1, &value));
-        *dropout = ot_max(value, *dropout);
-    }
-    return 0;
-}
-
 int ot_model_config_parse(const struct ot_json *root, const char *where, struct ot_config_file *out) {
     *out = (struct ot_config_file){.dtype = OT_BF16, .ids = {.bos = -1}};
     OT_TRY(ot_model_config_read(root, where, &out->config));
     const struct ot_json *part = ot_model_config_text_part(root);
-    OT_TRY(parse_dropout(part ? part : root, where, &out->dropout));
     OT_TRY(parse_dtype(root, where, out));
     if (ot_json_get(root, "quantization_config"))
         OT_TRY(ot_quantization_parse(ot_json_get(root, "quantization_config"), where, &out->quantized));

@@ -32,7 +32,6 @@ struct ot_config_file {
     bool has_dtype; /* the file has torch_dtype or dtype */
     enum ot_dtype dtype;
     struct ot_token_ids ids;
-    double dropout; /* the largest one that the file says; never applied */
     struct ot_quantization quantized;
 };
 

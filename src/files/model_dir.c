@@ -306,7 +306,6 @@ static int read_configs(struct ot_model_dir *dir) {
     dir->facts.is_text_part = ot_model_config_text_part(dir->config) != NULL;
     dir->facts.dtype = file.dtype;
     dir->facts.ids = file.ids;
-    dir->facts.dropout = file.dropout;
     dir->quantized = file.quantized;
     OT_TRY(read_quantize_config(dir));
     if (ot_model_dir_has(dir, "generation_config.json"))

@@ -61,7 +61,6 @@ struct ot_model_facts {
     bool has_made_sentencepiece;   /* tokenizer.json was made in memory, from this model */
     const char *tokenizer_missing; /* a sentence with the path: why there is no tokenizer.json; or NULL */
     bool is_text_part; /* the model is the text part of one that also reads images; a save writes it alone */
-    double dropout;    /* the largest of the config, which is not applied */
     bool has_chat_template;
     const char *chat_template; /* Jinja text; NULL: no template, or not a text */
     size_t chat_template_bytes;

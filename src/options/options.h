@@ -267,6 +267,9 @@ struct ot_options {
 
     int objective; /* enum ot_objective_kind */
     double beta, gamma, label_smoothing, sft_weight, desirable_weight, undesirable_weight;
+    double z_loss, neftune;
+    bool config_dropout;
+    const char *router_aux_loss; /* ot_options_router_aux reads it */
 
     double lr, weight_decay, beta1, beta2, eps, clip;
     int schedule;       /* enum ot_schedule_kind */
@@ -398,6 +401,9 @@ void ot_option_reset(struct ot_options *options, int index);
  * Errors: OT_E_USAGE: two options contradict each other, a required option is missing, or an option would
  * have no effect. */
 int ot_options_check(struct ot_options *options);
+/* The coefficient of --router-aux-loss; 0: it is not given. of_config: that of the model's config. Errors:
+ * OT_E_USAGE. */
+int ot_options_router_aux(const struct ot_options *options, double of_config, double *out);
 /* True if the option has no effect: an option that excludes it is given, or the option that it depends on is
  * missing. */
 bool ot_option_overruled(const struct ot_options *options, const char *name);

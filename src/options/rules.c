@@ -1,6 +1,7 @@
 /* Checks options against each other. Options that contradict each other, or would have no effect, are errors;
  * the program never ignores an option. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/ops_compare.h"
@@ -123,9 +124,14 @@ static bool is_off(const struct ot_option *option, const void *field) {
 /* Options that have an effect with these objectives alone. */
 static const struct {
     const char *option, *objectives;
-} of_objectives[] = {{"beta", "dpo ipo simpo orpo kto"}, {"gamma", "simpo"},
-                     {"label-smoothing", "dpo simpo"},   {"sft-weight", "dpo ipo simpo"},
-                     {"desirable-weight", "kto"},        {"undesirable-weight", "kto"}};
+} of_objectives[] = {{"beta", "dpo ipo simpo orpo kto"},
+                     {"gamma", "simpo"},
+                     {"label-smoothing", "sft dpo simpo"},
+                     {"sft-weight", "dpo ipo simpo"},
+                     {"desirable-weight", "kto"},
+                     {"undesirable-weight", "kto"},
+                     {"z-loss", "sft"},
+                     {"router-aux-loss", "sft"}};
 enum { N_OF_OBJECTIVES = sizeof of_objectives / sizeof *of_objectives };
 
 static bool has_another_objective(const struct ot_options *o, const char *option) {
@@ -366,6 +372,12 @@ static int check_objective(const struct ot_options *o) {
         if (ot_options_given(o, of_objectives[i].option) && !ot_words_have(of_objectives[i].objectives, name))
             return ot_fail(OT_E_USAGE, "--%s has no effect with --objective %s; it is for %s",
                            of_objectives[i].option, name, of_objectives[i].objectives);
+    if (o->objective != OT_OBJECTIVE_SFT && o->label_smoothing > 0.5)
+        return ot_fail(
+            OT_E_USAGE,
+            "--label-smoothing is %g, and at most 0.5 with --objective %s: with more, most answers "
+            "would count as exchanged",
+            o->label_smoothing, name);
     if (o->objective != OT_OBJECTIVE_SFT && o->eval_generate > 0)
         return ot_fail(OT_E_USAGE,
                        "--eval-generate and --objective %s contradict each other: rows with two answers have "
@@ -380,8 +392,24 @@ static int check_objective(const struct ot_options *o) {
     return 0;
 }
 
+int ot_options_router_aux(const struct ot_options *o, double of_config, double *out) {
+    const char *text = o->router_aux_loss;
+    char *end;
+    *out = !text ? 0 : strcmp(text, "config") == 0 ? of_config : strtod(text, &end);
+    if (!text || strcmp(text, "config") == 0)
+        return 0;
+    if (end == text || *end || !(*out >= 0 && *out <= 1e3))
+        return ot_fail(OT_E_USAGE,
+                       "--router-aux-loss is '%s'; it takes a number from 0 to 1000, or none for that of the "
+                       "model's config",
+                       text);
+    return 0;
+}
+
 static int check_train(const struct ot_options *o) {
+    double router_aux;
     OT_TRY(check_objective(o));
+    OT_TRY(ot_options_router_aux(o, 0, &router_aux));
     if (o->steps > 0 && o->warmup.steps > o->steps)
         return ot_fail(OT_E_USAGE, "--warmup %lld is longer than the run (--steps %lld)",
                        (long long)o->warmup.steps, (long long)o->steps);

@@ -89,7 +89,7 @@ int64_t ot_stream_hessian_room(const struct ot_stream *s, int64_t width) {
 
 int64_t ot_stream_boundary_bytes(const struct ot_model *model, int64_t tokens) {
     const struct ot_chain *chain = ot_model_chain(model);
-    return tokens * chain->boundary_elems * (int64_t)ot_dtype_bytes(chain->dtype);
+    return (int64_t)ot_chain_boundary_bytes(chain, tokens);
 }
 
 static size_t staging_bytes(const struct ot_stream_config *config) {

@@ -180,15 +180,15 @@ static void print_notes(const struct ot_session *s, const struct ot_dataset *dat
                "note    in %lld rows the chat template leaves out a text of a turn, or changes it, the first "
                "on %s (--show-sample)",
                (long long)stats->left_out, place_text(dataset, &stats->first_left_out, place));
-    double dropout = s->model.dir ? ot_model_dir_facts(s->model.dir)->dropout : 0;
+    float dropout = ot_model_most_dropout(&s->model.config);
     if (s->model.dir && ot_model_dir_facts(s->model.dir)->is_text_part)
         ot_log(OT_LOG_INFO,
                "note    this is the text part of a model that also reads images; the result is a "
                "model of text alone");
-    if (dropout > 0)
+    if (dropout > 0 && s->model.dir && !s->options->config_dropout)
         ot_log(OT_LOG_INFO,
-               "note    dropout %g of config.json is not applied: this program has dropout in adapters alone",
-               dropout);
+               "note    dropout %g of config.json is not applied: add --config-dropout to apply it",
+               (double)dropout);
 }
 
 /* Warns if more than 1 % of the rows are cut: so many are hardly intended. */
@@ -292,6 +292,8 @@ static void print_shape(const struct ot_report *r) {
            ot_report_kept(plan, n_layers, line));
     if (o->objective != OT_OBJECTIVE_SFT)
         print_objective(r);
+    if (*ot_report_regular(ot_model_get_regular(r->session->model.built), line))
+        ot_log(OT_LOG_INFO, "        regular %s", line);
     ot_log(OT_LOG_INFO, "        homes   %s", ot_report_homes(plan, line));
     ot_log(OT_LOG_INFO, "        updates %s", ot_report_engines(plan, line));
     if (*ot_report_experts(ot_model_chain(r->session->model.built), plan, line))

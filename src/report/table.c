@@ -246,6 +246,22 @@ const char *ot_report_state(enum ot_state_format format, char line[OT_TABLE_LINE
     return line;
 }
 
+const char *ot_report_regular(const struct ot_regular *regular, char line[OT_TABLE_LINE_BYTES]) {
+    const struct {
+        const char *name;
+        float value;
+    } all[] = {{"label smoothing", regular->label_smoothing},
+               {"z-loss", regular->z_loss},
+               {"NEFTune", regular->neftune},
+               {"balancing loss", regular->balance}};
+    int n = snprintf(line, OT_TABLE_LINE_BYTES, "%s", regular->dropout ? "dropout of the config" : "");
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].value > 0)
+            n += snprintf(line + n, OT_TABLE_LINE_BYTES - (size_t)n, "%s%s %g", n > 0 ? ", " : "",
+                          all[i].name, (double)all[i].value);
+    return line;
+}
+
 const char ot_report_no_masters[] =
     "none: each update rounds the bf16 weights stochastically; training is less exact than with fp32 masters";
 

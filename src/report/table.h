@@ -64,6 +64,8 @@ const char *ot_report_base(const struct ot_model *model, enum ot_base_type base,
                            char line[OT_TABLE_LINE_BYTES]);
 /* Tells a person the size and the cost of a compact state. format: not OT_STATE_F32. */
 const char *ot_report_state(enum ot_state_format format, char line[OT_TABLE_LINE_BYTES]);
+/* "label smoothing 0.1, NEFTune 5"; "" if all are off. */
+const char *ot_report_regular(const struct ot_regular *regular, char line[OT_TABLE_LINE_BYTES]);
 /* Tells a person the cost of OT_MASTERS_NONE. */
 extern const char ot_report_no_masters[];
 

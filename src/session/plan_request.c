@@ -106,9 +106,50 @@ static int check_effect(const struct ot_options *o, const struct ot_model *model
                                      "matrices, and --train and --freeze leave none frozen");
 }
 
+static int check_dropout(const struct ot_options *o, const struct ot_model_config *c) {
+    float most = ot_model_most_dropout(c);
+    if (o->config_dropout && most == 0)
+        return ot_fail(OT_E_USAGE, "--config-dropout has no effect here: the model's config has no dropout");
+    if (o->config_dropout && most > 0.999f)
+        return ot_fail(OT_E_USAGE,
+                       "--config-dropout: the model's config has a dropout of %g, which leaves "
+                       "nothing to learn; the most is 0.999",
+                       (double)most);
+    return 0;
+}
+
+int ot_plan_request_regular(const struct ot_options *o, const struct ot_model_config *config,
+                            struct ot_regular *out) {
+    double balance;
+    OT_TRY(ot_options_router_aux(o, config->router_aux, &balance));
+    int64_t layers = 0;
+    for (int64_t l = 0; l < config->n_layers; l++)
+        layers += ot_model_layer_has_experts(config, l);
+    if (o->router_aux_loss && layers == 0)
+        return ot_fail(OT_E_USAGE, "--router-aux-loss has no effect here: the model has no experts");
+    if (config->asks_balance && !o->router_aux_loss && o->command == OT_COMMAND_TRAIN)
+        return ot_fail(OT_E_USAGE,
+                       "output_router_logits of config.json is true, so transformers trains with a "
+                       "balancing loss: add --router-aux-loss, or --router-aux-loss 0 for none");
+    if (o->router_aux_loss && balance == 0 && !config->asks_balance)
+        return ot_fail(OT_E_USAGE, "--router-aux-loss has no effect here: its coefficient is 0; give one, "
+                                   "such as --router-aux-loss 0.001");
+    if (o->neftune > 0 && ot_model_has_pairs(config))
+        return ot_fail(OT_E_USAGE, "--neftune is not available for an encoder-decoder: transformers adds the "
+                                   "noise to a module that neither of its stacks reads");
+    OT_TRY(check_dropout(o, config));
+    *out = (struct ot_regular){.neftune = (float)o->neftune, .z_loss = (float)o->z_loss};
+    out->label_smoothing = o->objective == OT_OBJECTIVE_SFT ? (float)o->label_smoothing : 0;
+    out->balance = (float)balance;
+    out->dropout = o->config_dropout;
+    return 0;
+}
+
 int ot_plan_request_model(const struct ot_options *o, const struct ot_model_config *config,
                           enum ot_dtype dtype, int64_t max_position, struct ot_model **out) {
     const struct ot_selection selection = ot_plan_request_selection(o);
+    struct ot_regular regular;
+    OT_TRY(ot_plan_request_regular(o, config, &regular));
     OT_TRY(check_base(o, dtype));
     if (o->master_weights == OT_MASTERS_NONE && dtype != OT_BF16)
         return ot_fail(
@@ -127,6 +168,7 @@ int ot_plan_request_model(const struct ot_options *o, const struct ot_model_conf
     }
     ot_model_set_state(*out, (enum ot_state_format)o->state, (enum ot_masters)o->master_weights);
     ot_model_set_compares(*out, o->objective != OT_OBJECTIVE_SFT);
+    ot_model_set_regular(*out, &regular);
     return 0;
 }
 

@@ -14,10 +14,13 @@ struct ot_selection;
  * reads the model freezes all of it for a base type. Borrows the texts of the options. */
 struct ot_selection ot_plan_request_selection(const struct ot_options *options);
 /* Opens the model that the run trains: with that selection, the format of --state and the masters of
- * --master-weights. Errors: as ot_model_open_selected; OT_E_USAGE (the dtype needs masters; the base type
- * has no effect). */
+ * --master-weights, and the regularisers. Errors: as ot_model_open_selected and ot_plan_request_regular;
+ * OT_E_USAGE (the dtype needs masters; the base type has no effect). */
 int ot_plan_request_model(const struct ot_options *options, const struct ot_model_config *config,
                           enum ot_dtype dtype, int64_t max_position, struct ot_model **out);
+/* The regularisers of the options. Errors: OT_E_USAGE (the model cannot have one). */
+int ot_plan_request_regular(const struct ot_options *options, const struct ot_model_config *config,
+                            struct ot_regular *out);
 /* Refuses --fetch-experts used if the finished plan takes no layer by its used experts, and another option
  * would change that. Layers that live on the GPU are fine. Errors: OT_E_USAGE. */
 int ot_plan_request_check_fetch(const struct ot_options *options, const struct ot_chain *chain,

@@ -5,7 +5,8 @@
  * Bounds. u is 2^-24. Both devices have the same exp; its argument logit - max is off by u of its size. The
  * sum has only positive terms. Each term goes through at most vocab / 512 + 14 additions on the cuda device
  * and vocab / 16 + 4 on the cpu device, and through as many rescalings as the maximum of its thread grew.
- * Each rescaling has the error of one exp. Capped logits, and their slopes, have the same bits on both
+ * Each rescaling has the error of one exp. The distances of label smoothing have as many additions; a row's
+ * z enters z-loss with the error of the sum. Capped logits, and their slopes, have the same bits on both
  * devices. */
 #include <math.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@ struct loss_shape {
     int64_t rows, vocab, ld;
     float spread; /* of the logits */
     int shift;
-    float softcap;
+    float softcap, smoothing, z_weight;
 };
 
 struct loss_input {
@@ -64,6 +65,8 @@ static void run_loss(struct ops_fixture *f, const void *argument) {
                                   .ld = s->ld,
                                   .grad_dtype = f->dtype,
                                   .softcap = s->softcap,
+                                  .smoothing = s->smoothing,
+                                  .z_weight = s->z_weight,
                                   .marks_hits = true,
                                   .grad_scale = GRAD_SCALE};
     op.targets = ops_upload_ids(f, in->targets, s->rows);
@@ -92,6 +95,7 @@ static void run_loss(struct ops_fixture *f, const void *argument) {
 /* The softmax of a row in double, and the largest difference between the devices' sums. */
 struct row_numbers {
     double max, sum, range, sum_error;
+    double by_z, by_z_error; /* the derivative by z, with the z-loss */
 };
 
 /* The logit that enters the softmax. *slope: its derivative, 1 / cosh^2, which the devices do not let fall
@@ -103,7 +107,7 @@ static double capped(const struct loss_shape *s, double logit, double *slope) {
 
 static struct row_numbers measure_row(const struct loss_shape *s, const float *logits) {
     int64_t vocab = s->vocab;
-    struct row_numbers row = {-INFINITY, 0, 0, 0};
+    struct row_numbers row = {-INFINITY, 0, 0, 0, 0, 0};
     double smallest = INFINITY, terms = (double)vocab, slope;
     for (int64_t i = 0; i < vocab; i++) {
         double logit = capped(s, logits[i], &slope);
@@ -115,6 +119,9 @@ static struct row_numbers measure_row(const struct loss_shape *s, const float *l
     row.range = row.max - smallest;
     double additions = terms / 16 + terms / 512 + 18, rescalings = terms / 2048 + 2;
     row.sum_error = (additions + 3 * rescalings + 4 * row.range) * 0x1p-24;
+    double z = log(row.sum) + row.max, c = 2 * (double)s->z_weight;
+    row.by_z = 1 + c * z;
+    row.by_z_error = c * (row.sum_error + 4 * 0x1p-24 * (fabs(log(row.sum)) + fabs(row.max)));
     return row;
 }
 
@@ -131,8 +138,9 @@ static void check_row(const struct cuda_pair *p, const struct loss_input *in, in
     assert_non_null(each);
     for (int64_t i = 0; i < s->vocab; i++) {
         double slope, probability = exp(capped(s, logits[i], &slope) - row.max) / row.sum;
-        each[i] = GRAD_SCALE * slope *
-                  ((row.sum_error + 10 * 0x1p-24) * probability + (i == target ? 6 * 0x1p-24 : 0));
+        double error = ((row.sum_error + 14 * 0x1p-24) * fabs(row.by_z) + row.by_z_error) * probability;
+        error += (i == target ? 6 : 4 * s->smoothing / (double)s->vocab) * 0x1p-24;
+        each[i] = GRAD_SCALE * slope * error;
         each[i] += 0x1p-149;
     }
     cuda_check_close(p, gradient_names[index], &(struct cuda_bound){.each = each});
@@ -146,6 +154,8 @@ static void check_losses(const struct cuda_pair *p, const struct loss_input *in)
     for (int64_t i = 0; i < s->rows; i++) {
         struct row_numbers row = measure_row(s, in->logits + i * s->ld);
         each[i] = row.sum_error + 8 * 0x1p-24 * (fabs(log(row.sum)) + row.range);
+        each[i] += (double)s->smoothing * row.range * ((double)s->vocab / 16 + 24) * 0x1p-24;
+        each[i] += row.by_z_error * fabs(row.by_z - 1) / 2 / fmax((double)s->z_weight, 1e-9);
     }
     cuda_check_close(p, "loss", &(struct cuda_bound){.each = each});
     cuda_check_close(p, "loss alone", &(struct cuda_bound){.each = each});
@@ -174,11 +184,23 @@ static void check_loss(const struct loss_input *in, enum ot_dtype dtype) {
 static void test_shapes(void **state) {
     (void)state;
     static const struct loss_shape shapes[] = {
-        {3, 1, 1, 1, 0, 0},       {5, 7, 7, 1, 0, 0},         {2, 2048, 2048, 3, 0, 0},
-        {4, 2053, 2056, 3, 0, 0}, {5, 3001, 3001, 30, 0, 0}, /* every alignment; probabilities from 0 to 1 */
-        {3, 4104, 4112, 1, 1, 0}, {2, 8200, 8203, 3, 0, 0},   {2, 20011, 20012, 3, 0, 0},
-        {3, 64, 64, 3, 2, 0},     {3, 64, 66, 3, 0, 0}, /* half the alignment of packs */
-        {3, 1, 1, 1, 0, 2},       {5, 3001, 3001, 30, 0, 30}, {3, 4104, 4112, 100, 1, 5}, /* softcaps */
+        {3, 1, 1, 1, 0, 0, 0, 0},
+        {5, 7, 7, 1, 0, 0, 0, 0},
+        {2, 2048, 2048, 3, 0, 0, 0, 0},
+        {4, 2053, 2056, 3, 0, 0, 0, 0},
+        {5, 3001, 3001, 30, 0, 0, 0, 0}, /* every alignment; probabilities from 0 to 1 */
+        {3, 4104, 4112, 1, 1, 0, 0, 0},
+        {2, 8200, 8203, 3, 0, 0, 0, 0},
+        {2, 20011, 20012, 3, 0, 0, 0, 0},
+        {3, 64, 64, 3, 2, 0, 0, 0},
+        {3, 64, 66, 3, 0, 0, 0, 0}, /* half the alignment of packs */
+        {3, 1, 1, 1, 0, 2, 0, 0},
+        {5, 3001, 3001, 30, 0, 30, 0, 0},
+        {3, 4104, 4112, 100, 1, 5, 0, 0}, /* softcaps */
+        /* label smoothing, z-loss, and both with a softcap */
+        {5, 3001, 3001, 3, 0, 0, 0.1f, 0},
+        {3, 4104, 4112, 3, 1, 0, 0, 1e-2f},
+        {3, 64, 66, 30, 0, 5, 0.4f, 1e-3f},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct loss_input in = make_input(&shapes[i]);
@@ -192,7 +214,7 @@ static void test_shapes(void **state) {
  * nearly the whole row. */
 static void test_impossible(void **state) {
     (void)state;
-    struct loss_shape shape = {3, 4500, 4500, 2, 0, 0};
+    struct loss_shape shape = {3, 4500, 4500, 2, 0, 0, 0, 0};
     struct loss_input in = make_input(&shape);
     for (int64_t i = 0; i < shape.vocab; i++) {
         if (i < 2048)
@@ -211,7 +233,7 @@ static void test_not_finite(void **state) {
     (void)state;
     static const float bad[] = {INFINITY, NAN, -INFINITY};
     for (int b = 0; b < 3; b++) {
-        struct loss_shape shape = {4, 700, 704, 1, 0, 0};
+        struct loss_shape shape = {4, 700, 704, 1, 0, 0, 0, 0};
         struct loss_input in = make_input(&shape);
         for (int64_t i = 0; i < shape.vocab; i++)
             if (i == 600 || bad[b] == -INFINITY) /* no token of the row is possible */

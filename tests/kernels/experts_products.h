@@ -362,7 +362,7 @@ static inline void block_backward(struct block *b) {
                              .y = b->y};
     f->ops->combine(f->lane, &sum);
     ops_collect(f, "dx", f->dtype, b->y, c->n * hidden);
-    struct ot_router_backward router = {b->router, combine.dweights,
+    struct ot_router_backward router = {b->router, combine.dweights, NULL,
                                         ops_blank_values(f, f->dtype, c->n * c->experts)};
     f->ops->router_backward(f->lane, &router);
     ops_collect(f, "dlogits", f->dtype, router.dlogits, c->n * c->experts);

@@ -16,7 +16,7 @@ struct loss_case {
     int64_t rows, vocab, ld;
     const float *logits; /* [rows, ld] */
     const int32_t *targets;
-    float softcap;
+    float softcap, smoothing, z_weight;
 };
 
 static void run_loss(struct ops_fixture *f, const void *argument) {
@@ -26,6 +26,8 @@ static void run_loss(struct ops_fixture *f, const void *argument) {
                                   .ld = c->ld,
                                   .grad_dtype = f->dtype,
                                   .softcap = c->softcap,
+                                  .smoothing = c->smoothing,
+                                  .z_weight = c->z_weight,
                                   .marks_hits = true,
                                   .grad_scale = 0.125f};
     op.targets = ops_upload_ids(f, c->targets, c->rows);
@@ -68,10 +70,11 @@ static int check_hits(const struct ops_fixture *f, const struct loss_case *c) {
     return hits;
 }
 
-static void check_loss_golden(struct ot_golden *golden, const char *name, float softcap) {
+/* numbers: softcap, smoothing and weight of the z-loss. */
+static void check_loss_golden(struct ot_golden *golden, const char *name, const float *numbers) {
     char array[64];
 #define ARRAY(field) (snprintf(array, sizeof array, "%s.%s", name, field), array)
-    struct loss_case c = {.softcap = softcap};
+    struct loss_case c = {.softcap = numbers[0], .smoothing = numbers[1], .z_weight = numbers[2]};
     c.logits = golden_f32(golden, ARRAY("logits"), NULL);
     c.rows = golden_dim(golden, array, 0);
     c.vocab = c.ld = golden_dim(golden, array, 1);
@@ -96,9 +99,19 @@ static void check_loss_golden(struct ot_golden *golden, const char *name, float 
 static void test_cross_entropy(void **state) {
     (void)state;
     struct ot_golden *golden = golden_open("ops.bin");
-    check_loss_golden(golden, "cross_entropy", 0);
-    check_loss_golden(golden, "cross_entropy.capped",
-                      golden_f32(golden, "cross_entropy.capped.softcap", NULL)[0]);
+    const float none[3] = {0}, capped[3] = {golden_f32(golden, "cross_entropy.capped.softcap", NULL)[0]};
+    check_loss_golden(golden, "cross_entropy", none);
+    check_loss_golden(golden, "cross_entropy.capped", capped);
+    golden_close(golden);
+}
+
+/* Label smoothing and z-loss, alone and together. */
+static void test_regular_cross_entropy(void **state) {
+    (void)state;
+    struct ot_golden *golden = golden_open("regular.bin");
+    check_loss_golden(golden, "smoothed", golden_f32(golden, "smoothed.numbers", NULL));
+    check_loss_golden(golden, "steady", golden_f32(golden, "steady.numbers", NULL));
+    check_loss_golden(golden, "both", golden_f32(golden, "both.numbers", NULL));
     golden_close(golden);
 }
 
@@ -109,7 +122,7 @@ static void test_cross_entropy_wide(void **state) {
     enum { ROWS = 7, VOCAB = 32003, LD = 32016 };
     float *logits = ops_random(1, ROWS * LD, 3);
     int32_t targets[ROWS] = {0, VOCAB - 1, -1, 5, 77, 31999, 12345};
-    struct loss_case c = {ROWS, VOCAB, LD, logits, targets, 0};
+    struct loss_case c = {ROWS, VOCAB, LD, logits, targets, 0, 0, 0};
     struct ops_fixture f;
     logits[4 * LD + 77] = 14;                          /* the largest */
     logits[5 * LD + 31999] = logits[5 * LD + 3] = 14;  /* as large as another one */
@@ -208,8 +221,8 @@ static void test_capped_loss_is_the_loss_of_capped_logits(void **state) {
     struct ops_fixture capped, f, g;
     ops_open(&capped, 2, OT_F32);
     run_softcap(&capped, &capping);
-    struct loss_case after = {ROWS, VOCAB, VOCAB, ops_result(&capped, "capped", NULL), targets, 0};
-    struct loss_case inside = {ROWS, VOCAB, VOCAB, logits, targets, cap};
+    struct loss_case after = {ROWS, VOCAB, VOCAB, ops_result(&capped, "capped", NULL), targets, 0, 0, 0};
+    struct loss_case inside = {ROWS, VOCAB, VOCAB, logits, targets, cap, 0, 0};
     ops_check_threads(&f, run_loss, &inside, OT_F32);
     ops_open(&g, 2, OT_F32);
     run_loss(&g, &after);
@@ -359,6 +372,7 @@ static void losses_of_comparisons(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cross_entropy),
+        cmocka_unit_test(test_regular_cross_entropy),
         cmocka_unit_test(test_cross_entropy_wide),
         cmocka_unit_test(test_softcap),
         cmocka_unit_test(test_softcap_edges),

@@ -61,7 +61,7 @@ static void spoil(struct runner *r, void *memory, size_t bytes) {
 }
 
 static size_t boundary_bytes(const struct runner *r, int64_t n) {
-    return (size_t)(n * r->chain->boundary_elems) * ot_dtype_bytes(r->chain->dtype);
+    return ot_chain_boundary_bytes(r->chain, n);
 }
 
 /* ---- halves ---- */
@@ -157,6 +157,31 @@ static void alloc_blocks(struct runner *r) {
     r->dxy = device_alloc(r, boundary_bytes(r, r->max_tokens), "gradient of the boundary");
 }
 
+static void free_blocks(struct runner *r) {
+    for (int b = 0; b < r->chain->n_blocks; b++) {
+        for (int u = 0; u < OT_MAX_USES; u++)
+            ot_device_free(r->device, r->grads[b][u]);
+        ot_device_free(r->device, r->boundary[b]);
+        ot_device_free(r->device, r->boundary_grad[b]);
+        ot_device_free(r->device, r->saved[b]);
+    }
+    ot_device_free(r->device, r->work);
+    ot_device_free(r->device, r->scratch);
+    ot_device_free(r->device, r->dxy);
+    free(r->grads);
+    free(r->boundary);
+    free(r->boundary_grad);
+    free(r->saved);
+}
+
+/* The regularisers change the sizes of boundaries and buffers. */
+void runner_set_regular(struct runner *r, const struct ot_regular *regular) {
+    ot_model_set_regular(r->model, regular);
+    free_blocks(r);
+    alloc_blocks(r);
+    runner_zero_grads(r);
+}
+
 static void alloc_batch(struct runner *r) {
     size_t bytes = (size_t)r->max_tokens * sizeof(int32_t);
     r->tokens = device_alloc(r, bytes, "tokens");
@@ -197,9 +222,8 @@ struct runner *runner_open(const struct ot_model_config *config, const struct ot
 }
 
 void runner_close(struct runner *r) {
-    void *single[] = {r->work,        r->scratch,   r->constants, r->dxy,        r->tokens,
-                      r->targets,     r->position,  r->row_start, r->token_loss, r->logits,
-                      r->input_first, r->input_end, r->key_end,   r->used};
+    void *single[] = {r->constants, r->tokens,      r->targets,   r->position, r->row_start, r->token_loss,
+                      r->logits,    r->input_first, r->input_end, r->key_end,  r->used};
     ot_lane_close(r->lane);
     for (size_t i = 0; i < sizeof single / sizeof single[0]; i++)
         ot_device_free(r->device, single[i]);
@@ -207,21 +231,11 @@ void runner_close(struct runner *r) {
         ot_device_free(r->device, r->weights[s]);
         free(r->whole ? r->whole[s] : NULL);
     }
-    for (int b = 0; b < r->chain->n_blocks; b++) {
-        for (int u = 0; u < OT_MAX_USES; u++)
-            ot_device_free(r->device, r->grads[b][u]);
-        ot_device_free(r->device, r->boundary[b]);
-        ot_device_free(r->device, r->boundary_grad[b]);
-        ot_device_free(r->device, r->saved[b]);
-    }
+    free_blocks(r);
     ot_device_close(r->device);
     ot_model_close(r->model);
     free(r->whole);
     free(r->weights);
-    free(r->grads);
-    free(r->boundary);
-    free(r->boundary_grad);
-    free(r->saved);
     free(r);
 }
 

@@ -28,6 +28,8 @@ struct runner *runner_open(const struct ot_model_config *config, const struct ot
                            enum ot_dtype dtype, int64_t max_tokens, int threads);
 void runner_close(struct runner *runner);
 struct ot_model *runner_model(struct runner *runner);
+/* Before gradients are computed. */
+void runner_set_regular(struct runner *runner, const struct ot_regular *regular);
 
 /* Rounds the weights to the runner's dtype. */
 void runner_set_tensor(struct runner *runner, const struct ot_tensor *tensor, const float *values);

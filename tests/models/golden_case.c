@@ -53,6 +53,19 @@ const char *const golden_lora_names[] = {"llama-all",
                                          "t5_gated-dora",
                                          "t5-dora_dropout",
                                          NULL};
+const char *const golden_regular_names[] = {"qwen3_moe-regular",
+                                            "mixtral-regular",
+                                            "granite-regular",
+                                            "gemma2-regular",
+                                            "bloom-regular",
+                                            "gpt2-regular",
+                                            "codegen-regular",
+                                            "falcon_two-regular",
+                                            "falcon_alibi-regular",
+                                            "phi3-regular",
+                                            "t5-regular",
+                                            "t5_gated-regular",
+                                            NULL};
 const char *const golden_step_names[] = {
     "gpt2-steps",    "bloom-steps",     "falcon_two-steps", "codegen-steps", "gemma2-steps",   "olmo3-steps",
     "mixtral-steps", "qwen3_moe-steps", "gpt_oss-steps",    "t5-steps",      "t5_gated-steps", NULL};
@@ -106,11 +119,13 @@ static struct ot_lora_rank rank_of(const void *context, const char *module) {
 
 /* Opens the file that has the case. */
 static void open_results(struct golden_case *c) {
-    static const char *const files[] = {"lora.bin", "qlora.bin", "steps.bin", "t5_steps.bin", "t5_lora.bin"};
-    for (int i = 0; i < 5; i++) {
+    static const char *const files[] = {"lora.bin",     "qlora.bin",   "steps.bin",
+                                        "t5_steps.bin", "t5_lora.bin", "regular.bin"};
+    for (int i = 0; i < 6; i++) {
         c->golden = c->lora_file = golden_open(files[i]);
         if (golden_has(c->golden, golden_case_key(c, "rslora")) ||
-            golden_has(c->golden, golden_case_key(c, "step_loss")))
+            golden_has(c->golden, golden_case_key(c, "step_loss")) ||
+            golden_has(c->golden, golden_case_key(c, "regular")))
             break;
         golden_close(c->lora_file);
     }
@@ -132,6 +147,23 @@ static void read_adapters(struct golden_case *c) {
     c->parts.lora = &c->lora;
     if (golden_has(c->golden, golden_case_key(c, "base_type")))
         c->parts.base = (enum ot_base_type)golden_i64(c->golden, golden_case_key(c, "base_type"), NULL)[0];
+}
+
+static void read_regular(struct golden_case *c) {
+    if (!golden_has(c->golden, golden_case_key(c, "regular")))
+        return;
+    const double *numbers = golden_f64(c->golden, golden_case_key(c, "regular"), NULL);
+    c->parts = (struct ot_model_setup){0};
+    c->has_regular = true;
+    c->regular = (struct ot_regular){.neftune = (float)numbers[0],
+                                     .label_smoothing = (float)numbers[1],
+                                     .z_loss = (float)numbers[2],
+                                     .balance = (float)numbers[3],
+                                     .dropout = true};
+    c->config.embed_drop = (float)numbers[4];
+    c->config.attention_drop = (float)numbers[5];
+    c->config.o_drop = (float)numbers[6];
+    c->config.mlp_drop = (float)numbers[7];
 }
 
 /* ---- the case ---- */
@@ -168,11 +200,14 @@ void golden_case_open(const char *name, struct golden_case *out) {
     if (name[base]) {
         open_results(out);
         read_adapters(out);
+        read_regular(out);
     }
-    if (!golden_has(out->golden, golden_case_key(out, "logits")))
-        return;
-    out->token_loss = golden_f32(out->golden, golden_case_key(out, "token_loss"), NULL);
-    out->logits = golden_f32(out->golden, golden_case_key(out, "logits"), NULL);
+    if (golden_has(out->golden, golden_case_key(out, "token_loss")))
+        out->token_loss = golden_f32(out->golden, golden_case_key(out, "token_loss"), NULL);
+    if (golden_has(out->golden, golden_case_key(out, "logits")))
+        out->logits = golden_f32(out->golden, golden_case_key(out, "logits"), NULL);
+    if (out->has_regular) /* they do not change the logits of generation */
+        out->logits = golden_f32(out->base, "logits", NULL);
 }
 
 void golden_case_close(struct golden_case *c) {
@@ -282,6 +317,7 @@ struct runner *golden_case_runner(const struct golden_case *c, enum ot_dtype dty
     struct runner *runner = runner_open(&c->config, parts, dtype, c->batch.n, threads);
     const struct ot_model *model = runner_model(runner);
     const struct ot_chain *chain = ot_model_chain(model);
+    runner_set_regular(runner, &c->regular);
     runner_init_weights(runner, 1); /* so that the padding has values */
     for (int slab = 0; slab < chain->n_slabs; slab++) {
         float *values = golden_case_slab(c, model, slab);

@@ -1,6 +1,7 @@
 /* One golden model, loaded into a runner: tests/golden/model_CASE.bin, which scripts/golden/models.py
  * describes, or such a model with adapters: a case of tests/golden/lora.bin, or over a quantised base of
- * tests/golden/qlora.bin, which scripts/golden/lora.py and qlora.py describe. Or 20 steps of such a model:
+ * tests/golden/qlora.bin, which scripts/golden/lora.py and qlora.py describe. Or such a model with
+ * regularisers, as scripts/golden/regular.py says. Or 20 steps of such a model:
  * tests/golden/steps.bin, which scripts/golden/steps.py describes. */
 #ifndef OT_TESTS_GOLDEN_CASE_H
 #define OT_TESTS_GOLDEN_CASE_H
@@ -10,9 +11,10 @@
 
 /* Each ends with NULL. */
 extern const char *const golden_case_names[];
-extern const char *const golden_pair_names[]; /* encoder-decoders (scripts/golden/t5.py) */
-extern const char *const golden_lora_names[]; /* with adapters: "BASE-WORD" */
-extern const char *const golden_step_names[]; /* 20 steps without adapters: "BASE-steps" */
+extern const char *const golden_pair_names[];    /* encoder-decoders (scripts/golden/t5.py) */
+extern const char *const golden_lora_names[];    /* with adapters: "BASE-WORD" */
+extern const char *const golden_regular_names[]; /* with regularisers: "BASE-regular" */
+extern const char *const golden_step_names[];    /* 20 steps without adapters: "BASE-steps" */
 
 struct golden_case {
     struct ot_golden *base, *lora_file; /* lora_file: of adapters or steps; NULL: neither */
@@ -20,7 +22,9 @@ struct golden_case {
     const char *name;
     struct ot_model_config config;
     struct ot_lora lora;
-    struct ot_model_setup parts;      /* refers to this struct */
+    struct ot_model_setup parts; /* refers to this struct */
+    bool has_regular;
+    struct ot_regular regular;
     struct runner_batch batch;        /* points into the golden file; grad_scale = 1 / trained tokens */
     const float *token_loss, *logits; /* NULL: of steps */
 };

@@ -275,13 +275,14 @@ static void test_bad_experts_are_refused(void **state) {
     static const char *const cases[][2] = {
         {MIXTRAL, NULL},
         {MIXTRAL ", \"router_jitter_noise\": 0.0, \"output_router_logits\": false", NULL},
+        {MIXTRAL ", \"output_router_logits\": true, \"router_aux_loss_coef\": 0.01", NULL},
+        {MIXTRAL ", \"router_aux_loss_coef\": -1", "'router_aux_loss_coef'"},
         {MIXTRAL ", \"num_local_experts\": 0", "num_local_experts"},
         {MIXTRAL ", \"num_local_experts\": -8", "num_local_experts"},
         {MIXTRAL ", \"num_local_experts\": 1000000000000", "num_local_experts"},
         {MIXTRAL ", \"num_local_experts\": \"8\"", "num_local_experts"},
         {MIXTRAL ", \"num_local_experts\": 4, \"num_experts_per_tok\": 5", "num_experts_per_tok is 5"},
         {MIXTRAL ", \"num_experts_per_tok\": 0", "num_experts_per_tok"},
-        {MIXTRAL ", \"output_router_logits\": true", "output_router_logits is true"},
         {MIXTRAL ", \"router_jitter_noise\": 0.1", "router_jitter_noise is 0.1; only 0 is supported"},
         {QWEN, NULL},
         {QWEN ", \"mlp_only_layers\": [1]", NULL},
@@ -293,7 +294,6 @@ static void test_bad_experts_are_refused(void **state) {
         {QWEN ", \"moe_intermediate_size\": 0", "moe_intermediate_size"},
         {QWEN ", \"moe_intermediate_size\": 2000000000", "moe_intermediate_size"},
         {QWEN ", \"decoder_sparse_step\": 0", "decoder_sparse_step"},
-        {QWEN ", \"output_router_logits\": true", "output_router_logits is true"},
     };
 #undef MIXTRAL
 #undef QWEN

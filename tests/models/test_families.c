@@ -1,5 +1,5 @@
-/* Each family row against transformers, and each form of adapters against PEFT, in fp32 and bf16: losses,
- * logits and the gradient of every trained parameter. */
+/* Each family row against transformers, each form of adapters against PEFT, and the regularisers, in fp32 and
+ * bf16: losses, logits and the gradient of every trained parameter. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,7 +68,10 @@ static void check_training(const struct golden_case *c, const char *name, enum o
                 VALUE_BOUND);
     check_gradients(c, runner, name, GRADIENT_BOUND);
     runner_eval(runner, &c->batch, eval_loss);
-    if (c->lora.dropout == 0)
+    if (c->has_regular)
+        check_close(name, eval_loss, golden_f32(c->base, "token_loss", NULL), c->batch.n, VALUE_BOUND,
+                    VALUE_BOUND);
+    else if (c->lora.dropout == 0)
         assert_memory_equal(eval_loss, token_loss, (size_t)c->batch.n * sizeof *eval_loss);
     free(eval_loss);
     free(token_loss);
@@ -77,8 +80,9 @@ static void check_training(const struct golden_case *c, const char *name, enum o
 
 /* Calls check for every case of the lists. */
 static void for_each_case(void (*check)(const struct golden_case *c, const char *name)) {
-    const char *const *const lists[] = {golden_case_names, golden_lora_names, golden_pair_names};
-    for (int list = 0; list < 3; list++)
+    const char *const *const lists[] = {golden_case_names, golden_lora_names, golden_pair_names,
+                                        golden_regular_names};
+    for (int list = 0; list < 4; list++)
         for (int i = 0; lists[list][i]; i++) {
             struct golden_case c;
             golden_case_open(lists[list][i], &c);

@@ -2,7 +2,8 @@
  * and all levels give the same losses, gradients and boundary gradients, bit by bit. The runner overwrites
  * work, scratch and what the level does not keep with NaNs, so a backward that reads more than its level
  * keeps gives NaNs. And a first backward, which overwrites the gradients, has the bits of one that adds to
- * zeros. Runs on the cpu device, and linked with an emulated or a real cuda device on that. */
+ * zeros. Every second case has all regularisers. Runs on the cpu device, and linked with an emulated
+ * or a real cuda device on that. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,7 +106,7 @@ static struct ot_model_config make_experts(int form) {
 /* Plain; with every optional tensor; with a window in the second layer, so small that level `attention`
  * keeps q, k and v there; the same with a tied head and adapters over a frozen base; the same with DoRA;
  * with DoRA and every optional tensor; these two with dropout. */
-static struct ot_model_config make_config(int i) {
+static struct ot_model_config make_plain_config(int i) {
     if (i >= FIRST_FORM)
         return (i - FIRST_FORM) / PER_FORM < FIRST_EXPERTS
                    ? make_form((i - FIRST_FORM) / PER_FORM)
@@ -124,6 +125,16 @@ static struct ot_model_config make_config(int i) {
     return c;
 }
 
+/* With dropouts. No family has a norm or experts behind what it drops. */
+static struct ot_model_config make_config(int i) {
+    struct ot_model_config c = make_plain_config(i);
+    c.embed_drop = 0.1f;
+    c.attention_drop = 0.2f;
+    if (!ot_model_has_norms_after(&c) && c.n_experts == 0)
+        c.o_drop = 0.3f, c.mlp_drop = 0.25f;
+    return c;
+}
+
 static struct runner_batch make_batch(const struct ot_model_config *config, struct tokens *t) {
     for (int i = 0; i < TOKENS; i++) {
         t->id[i] = (int32_t)((i * 7 + i / 5) % config->vocab);
@@ -139,6 +150,13 @@ static struct runner_batch make_batch(const struct ot_model_config *config, stru
 static struct runner *open_case(int i, const struct ot_model_config *config, enum ot_dtype dtype) {
     struct runner *runner = runner_open(config, parts_of(i), dtype, TOKENS, 2);
     const struct ot_model *model = runner_model(runner);
+    const struct ot_regular regular = {.neftune = 4,
+                                       .label_smoothing = 0.2f,
+                                       .z_loss = 0.01f,
+                                       .balance = config->n_experts > 0 ? 0.4f : 0,
+                                       .dropout = true};
+    if (i % 2 == 0 || config->n_experts > 0)
+        runner_set_regular(runner, &regular);
     float values[2048];
     for (int j = 0; j < 2048; j++)
         values[j] = 0.01f * (float)(j % 17 - 8);

@@ -130,6 +130,7 @@ static void open_base(const struct tiny_run *run, enum ot_base_type base, struct
 void tiny_open_model(const struct tiny_run *run, struct ot_model **out) {
     open_base(run, run->base, out);
     ot_model_set_state(*out, run->state, run->masters);
+    ot_model_set_regular(*out, &run->regular);
     ot_model_set_compares(*out, run->objective.kind != OT_OBJECTIVE_SFT);
     if (run->parts)
         tiny_part_slabs(*out);

@@ -18,6 +18,7 @@ struct tiny_run {
     enum ot_dtype dtype;
     enum ot_state_format state;
     enum ot_masters masters;
+    struct ot_regular regular;
     struct ot_objective objective; /* other than SFT: the rows of each step are compared */
     /* As in struct ot_model_setup. */
     bool (*trains)(const void *context, const struct ot_tensor *tensor);

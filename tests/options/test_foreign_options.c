@@ -62,7 +62,7 @@ static void options_of_other_programs_are_answered(void **state) {
         {BASE "--evaluation-strategy steps", "not needed: --eval-every"},
         {BASE "--mask-history", "all answers of a conversation are trained"},
         {BASE "--fsdp full", "use --shard instead"},
-        {BASE "--dropout 0.1", "its adapters have it: --lora dropout=0.05 (offload-train train"},
+        {BASE "--dropout 0.1", "for adapters: --lora dropout=0.05 (offload-train train"},
         {BASE "--lora-dropout 0.1", "--lora-dropout; its name here is --lora"},
         {BASE "--load-best-model-at-end", "not needed: --result best is the default"},
         {"generate m --interactive", "--interactive; its name here is --chat (offload-train"},

@@ -107,6 +107,14 @@ static int forms_of(int kind) {
 static void defaults(struct tiny_run *run, int kind, enum form form, enum ot_dtype dtype) {
     tiny_defaults(run, 3, false, dtype);
     run->config = read_kind(&kinds[kind]);
+    run->regular = (struct ot_regular){.neftune = ot_model_has_pairs(&run->config) ? 0 : 2,
+                                       .label_smoothing = 0.1f,
+                                       .z_loss = 1e-3f,
+                                       .balance = run->config.n_experts > 0 ? 0.3f : 0,
+                                       .dropout = true};
+    run->config.attention_drop = 0.1f;
+    if (!ot_model_has_norms_after(&run->config) && run->config.n_experts == 0)
+        run->config.o_drop = run->config.mlp_drop = 0.2f;
     if (form == SOME)
         run->trains = trains_some;
     if (form == DROPOUT || form == DORA) {

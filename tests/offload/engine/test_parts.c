@@ -38,6 +38,7 @@ static void defaults(struct tiny_run *run, enum kind kind, enum ot_dtype dtype) 
     static const enum ot_family families[KINDS] = {[EXPERTS] = OT_FAMILY_MIXTRAL,
                                                    [SOME_EXPERTS] = OT_FAMILY_QWEN3_MOE,
                                                    [JOINED_EXPERTS] = OT_FAMILY_GPT_OSS};
+    run->regular = (struct ot_regular){.balance = 0.5f, .neftune = 1};
     run->config.family = families[kind];
     run->config.qk_norm = kind == SOME_EXPERTS ? OT_QK_NORM_HEADS : OT_QK_NORM_NONE;
     run->config.router_over_all = kind == SOME_EXPERTS;
