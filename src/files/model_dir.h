@@ -89,6 +89,20 @@ bool ot_model_dir_is_resized(const struct ot_model_dir *dir);
 bool ot_model_dir_is_adapted(const struct ot_model_dir *dir, const char *name);
 /* True if the adapter's file has tensors of a whole module: "lm_head". */
 bool ot_model_dir_adapts_module(const struct ot_model_dir *dir, const char *module);
+
+/* New tokens with the ids [first, first + n), and the pieces that the tokenizer made of their texts before:
+ * those of token i are ids[begins[i]..begins[i + 1]), one at least, each below the model's vocab_size. */
+struct ot_token_pieces {
+    int64_t first, n;
+    const int32_t *ids;
+    const int64_t *begins; /* [n + 1] */
+};
+/* Gives the new tokens rows in the embedding and the head, before other uses and without adapters: their
+ * rows are the means of the pieces' rows. The facts' config gets as many tokens as there are then; it keeps
+ * the unused ones that it has. has_values: the weights are read from the files. Errors: as ot_model_dir_get;
+ * OT_E_BUDGET. */
+int ot_model_dir_add_tokens(struct ot_model_dir *dir, const struct ot_token_pieces *pieces, bool has_values);
+
 const struct ot_model_facts *ot_model_dir_facts(const struct ot_model_dir *dir);
 const char *ot_model_dir_path(const struct ot_model_dir *dir);
 

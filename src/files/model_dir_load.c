@@ -56,10 +56,13 @@ static const struct ot_stored *find_stored(const struct ot_model_dir *dir, const
     return stored;
 }
 
-static int check_tensor(const struct ot_stored *stored, const struct ot_tensor *wanted) {
+static int check_tensor(const struct ot_model_dir *dir, const struct ot_stored *stored,
+                        const struct ot_tensor *wanted) {
     const struct ot_safetensor *found = stored->tensor;
     int64_t want[3];
     int dims = ot_tensor_file_shape(wanted, stored, want);
+    if (ot_new_rows_has(dir, wanted, stored))
+        want[0] = dir->new_rows.vocab;
     char have_text[OT_SHAPE_TEXT_BYTES], want_text[OT_SHAPE_TEXT_BYTES];
     if (found->dims != dims || memcmp(found->shape, want, (size_t)dims * sizeof *want) != 0)
         return ot_fail(OT_E_INPUT, "%s: tensor %s has the shape %s, but by config.json it should be %s",
@@ -120,6 +123,11 @@ static const struct ot_stored *find_wanted(const struct ot_model_dir *dir, const
     return stored ? stored : find_own(dir, wanted, tied);
 }
 
+const struct ot_stored *ot_model_dir_find_tensor(const struct ot_model_dir *dir,
+                                                 const struct ot_tensor *tensor) {
+    return find_wanted(dir, tensor, dir->facts.config.tied);
+}
+
 static int fail_missing(const struct ot_model_dir *dir, const struct ot_tensor *missing, int64_t n_missing) {
     const char *hint = strcmp(missing->name, HEAD) == 0
                            ? "; if the model shares these weights with the embedding, config.json needs "
@@ -139,7 +147,7 @@ static int find_all(const struct ot_model_dir *dir, const struct ot_model *model
         const struct ot_tensor *wanted = ot_model_tensor(model, i);
         map[i] = find_wanted(dir, wanted, tied);
         if (map[i]) {
-            OT_TRY(check_tensor(map[i], wanted));
+            OT_TRY(check_tensor(dir, map[i], wanted));
         } else if (dir->adapter.file || !ot_lora_has_tensor(wanted->name)) {
             missing = missing ? missing : wanted;
             n_missing++;
@@ -348,8 +356,8 @@ static void read_ahead(struct loader *l) {
 
 static int convert_part(const struct loader *l, int64_t begin, int64_t end) {
     int64_t bad;
-    OT_TRY(ot_tensor_read(ot_model_get_config(l->model), l->tensor, l->stored, l->first + begin, end - begin,
-                          l->values + begin, &bad));
+    OT_TRY(ot_model_dir_read(l->dir, ot_model_get_config(l->model), l->tensor, l->stored, l->first + begin,
+                             end - begin, l->values + begin, &bad));
     if (bad >= 0)
         return ot_fail(OT_E_INPUT,
                        "%s: tensor %s holds %g at element %lld; the weights are damaged, get the file again",
@@ -375,15 +383,19 @@ static int convert_chunk(struct loader *l, int64_t n) {
 }
 
 static int load_tensor(struct loader *l, const struct ot_tensor *tensor, const struct ot_stored *stored) {
+    int64_t count = tensor->rows * tensor->cols;
     l->tensor = tensor;
     l->stored = stored;
-    for (l->first = 0; l->first < stored->tensor->count;) {
-        int64_t n = ot_min(stored->tensor->count - l->first, CHUNK_VALUES);
+    for (l->first = 0; l->first < count;) {
+        int64_t n = ot_min(count - l->first, CHUNK_VALUES),
+                in_file = ot_new_rows_in_file(stored, l->first, n);
         read_ahead(l);
         OT_TRY(convert_chunk(l, n));
         OT_TRY(l->sink(l->context, tensor->slab, tensor->first + l->first, n, l->values));
-        ot_stored_release(stored, l->first, n);
-        l->ahead_bytes -= (int64_t)ot_stored_bytes(stored, l->first, n);
+        if (in_file > 0) {
+            ot_stored_release(stored, l->first, in_file);
+            l->ahead_bytes -= (int64_t)ot_stored_bytes(stored, l->first, in_file);
+        }
         l->first += n;
     }
     return 0;
@@ -473,18 +485,18 @@ int ot_model_dir_load_frozen(const struct ot_model_dir *dir, const struct ot_mod
 
 int ot_model_dir_get(const struct ot_model_dir *dir, const struct ot_tensor *tensor, int64_t first, int64_t n,
                      float *values) {
-    const struct ot_stored *stored = find_wanted(dir, tensor, dir->facts.config.tied);
+    const struct ot_stored *stored = ot_model_dir_find_tensor(dir, tensor);
     int64_t bad; /* who trained with the file has refused values that are not finite */
     if (!stored)
         return ot_fail(OT_E_INPUT, "%s: tensor %s is missing from the weights", dir->path, tensor->name);
-    OT_TRY(check_tensor(stored, tensor));
-    int rc = ot_tensor_read(&dir->facts.config, tensor, stored, first, n, values, &bad);
+    OT_TRY(check_tensor(dir, stored, tensor));
+    int rc = ot_model_dir_read(dir, &dir->facts.config, tensor, stored, first, n, values, &bad);
     ot_stored_release(stored, 0, stored->tensor->count); /* some forms read more than the part */
     return rc;
 }
 
 bool ot_model_dir_has_mxfp4(const struct ot_model_dir *dir, const struct ot_tensor *tensor) {
-    const struct ot_stored *stored = find_wanted(dir, tensor, dir->facts.config.tied);
+    const struct ot_stored *stored = ot_model_dir_find_tensor(dir, tensor);
     if (!stored || !stored->blocks)
         return stored && stored->packed && stored->packed->kind == OT_QUANT_KIND_MXFP4;
     return stored->blocks->id == OT_GGUF_MXFP4 && (!stored->up || stored->up->type->id == OT_GGUF_MXFP4);

@@ -62,8 +62,11 @@ static int map_base(const struct ot_model_save *save, const struct ot_stored ***
     /* Readers expect values at multiples of their size, and tensors are stored without gaps. So keep the
      * dtypes only if every tensor's size is a multiple of 4 bytes. */
     bool aligned = true;
-    for (int64_t i = 0; rc == 0 && i < ot_model_tensor_count(save->model); i++)
-        aligned = aligned && (*stored)[i]->tensor->bytes % sizeof(float) == 0;
+    for (int64_t i = 0; rc == 0 && i < ot_model_tensor_count(save->model); i++) {
+        const struct ot_tensor *tensor = ot_model_tensor(save->model, i);
+        size_t item = ot_dtype_bytes((*stored)[i]->tensor->dtype);
+        aligned = aligned && (size_t)(tensor->rows * tensor->cols) * item % sizeof(float) == 0;
+    }
     if (!aligned) {
         free(*stored);
         *stored = NULL;
@@ -230,12 +233,13 @@ static int make_config(const struct ot_model_save *save, char **text, size_t *by
             file.ids = base->facts.ids;
         return ot_model_config_write(&file, text, bytes);
     }
+    bool is_resized = base->is_resized || base->new_rows.vocab > 0;
     bool scaled = !ot_model_config_same_rope(&base->facts.config, &file.config);
     struct ot_config_changes changes = {.dtype = save->dtype,
                                         .ids = &save->ids,
                                         .pack = save->pack,
                                         .unties = base->facts.config.tied && !file.config.tied,
-                                        .vocab = base->is_resized ? file.config.vocab : 0,
+                                        .vocab = is_resized ? file.config.vocab : 0,
                                         .rope = scaled ? &file.config : NULL};
     return ot_model_config_rewrite(base->config, &changes, text, bytes);
 }

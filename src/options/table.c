@@ -66,6 +66,12 @@ static const struct ot_option table[] = {
     {"tokenizer", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(tokenizer),
      MODELS | TOKENIZE | PLAN | MERGE | QUANTIZE, .argument = "FILE", .chosen = "tokenizer.json of the model",
      .on_resume = OT_RESUME_CONTENT, .elsewhere = "tokenizer-path tokenizer-file"},
+    {"add-tokens", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(add_tokens), TRAIN | PLAN,
+     .argument = "FILE|A,B,..", .on_resume = OT_RESUME_CONTENT,
+     .elsewhere = "new-tokens add-new-tokens extra-tokens"},
+    {"add-special-tokens", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(add_special_tokens), TRAIN | PLAN,
+     .argument = "FILE|A,B,..", .on_resume = OT_RESUME_CONTENT,
+     .elsewhere = "new-special-tokens additional-special-tokens special-tokens extra-special-tokens"},
     {"config", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(config), OT_FOR_ALL, .argument = "FILE",
      .on_resume = OT_RESUME_FREE, .elsewhere = "config-file"},
 

@@ -14,6 +14,7 @@
 #include "src/base/thread.h"
 #include "src/files/adapter_config.h"
 #include "src/files/model_dir_tokenizer.h"
+#include "src/session/add_tokens.h"
 #include "src/session/chat_choice.h"
 #include "src/session/device.h"
 #include "src/session/forecast.h"
@@ -285,6 +286,7 @@ static int open_tokenizer(struct ot_session *s) {
         return ot_fail_context(rc, "%s: with the added tokens of the files beside it",
                                s->text.tokenizer_file);
     OT_TRY(rc);
+    OT_TRY(ot_session_add_tokens(s));
     if (s->model.dir && !s->options->tokenizer)
         s->text.ids = ot_model_dir_facts(s->model.dir)->ids;
     if (s->text.ids.n_eos == 0)
@@ -412,6 +414,7 @@ void ot_session_close(struct ot_session *s) {
     ot_plan_free(&s->plan.chosen);
     ot_model_close(s->model.built);
     ot_tokenizer_close(s->text.tokenizer);
+    ot_new_tokens_free(&s->text.new_tokens);
     if (s->text.tokenizer_is_in_memory)
         close(s->text.tokenizer_fd);
     free(s->text.tokenizer_path);
