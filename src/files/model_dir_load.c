@@ -19,8 +19,6 @@ enum {
         32 << 20, /* the kernel reads it while we convert; enough to keep a fast NVMe's queue full */
 };
 
-/* The output projection, in the files of every family. */
-static const char HEAD[] = "lm_head.weight";
 /* The embedding of a T5 in the stacks that read it. Files have it under one of its names, or several. */
 static const char *const STACK_EMBEDDINGS[] = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
 enum { N_STACK_EMBEDDINGS = sizeof STACK_EMBEDDINGS / sizeof *STACK_EMBEDDINGS };
@@ -101,7 +99,7 @@ static bool may_ignore(const struct ot_model_dir *dir, const struct ot_safetenso
     for (int i = 0; has_pairs(dir) && i < N_STACK_EMBEDDINGS; i++)
         if (strcmp(tensor->name, STACK_EMBEDDINGS[i]) == 0)
             return true;
-    return tied && strcmp(without_prefix(tensor->name), HEAD) == 0;
+    return tied && strcmp(without_prefix(tensor->name), OT_HEAD_WEIGHT) == 0;
 }
 
 /* The base's tensor. Of two tied tensors safetensors stores one; the writer chooses which. */
@@ -112,7 +110,7 @@ static const struct ot_stored *find_own(const struct ot_model_dir *dir, const st
         return stored;
     for (int i = 0; !stored && has_pairs(dir) && i < N_STACK_EMBEDDINGS; i++)
         stored = find_stored(dir, STACK_EMBEDDINGS[i]);
-    return stored || !tied ? stored : find_stored(dir, HEAD);
+    return stored || !tied ? stored : find_stored(dir, OT_HEAD_WEIGHT);
 }
 
 static const struct ot_stored *find_wanted(const struct ot_model_dir *dir, const struct ot_tensor *wanted,
@@ -129,7 +127,7 @@ const struct ot_stored *ot_model_dir_find_tensor(const struct ot_model_dir *dir,
 }
 
 static int fail_missing(const struct ot_model_dir *dir, const struct ot_tensor *missing, int64_t n_missing) {
-    const char *hint = strcmp(missing->name, HEAD) == 0
+    const char *hint = strcmp(missing->name, OT_HEAD_WEIGHT) == 0
                            ? "; if the model shares these weights with the embedding, config.json needs "
                              "tie_word_embeddings true"
                            : "";
@@ -171,9 +169,12 @@ static void mark_used(const struct ot_model_dir *dir, const struct ot_model *mod
         if (adapted)
             adapter_used[adapted - dir->adapter.stored] = true;
     }
-    const struct ot_stored *head = tied ? ot_adapter_find_base(&dir->adapter, HEAD) : NULL;
-    if (head) /* check_copies compares it with the embedding */
-        adapter_used[head - dir->adapter.stored] = true;
+    /* check_copies compares them with the embedding */
+    const struct ot_stored *copies[] = {ot_adapter_find(&dir->adapter, OT_HEAD_WEIGHT),
+                                        ot_adapter_find_base(&dir->adapter, OT_HEAD_WEIGHT)};
+    for (size_t i = 0; tied && i < 2; i++)
+        if (copies[i])
+            adapter_used[copies[i] - dir->adapter.stored] = true;
 }
 
 static int fail_extra(const struct ot_stored *extra, int64_t n, const char *what) {
@@ -250,9 +251,10 @@ static int check_copies(const struct ot_model_dir *dir, const struct ot_model *m
         OT_TRY(check_copy(map[i], find_stored(dir, STACK_EMBEDDINGS[k]), "a T5 has one embedding"));
     if (!ot_model_get_config(model)->tied)
         return 0;
-    OT_TRY(check_copy(map[i], ot_adapter_find_base(&dir->adapter, HEAD),
-                      "config.json says tie_word_embeddings true"));
-    return check_copy(map[i], find_stored(dir, HEAD),
+    static const char why[] = "config.json says tie_word_embeddings true";
+    OT_TRY(check_copy(map[i], ot_adapter_find_base(&dir->adapter, OT_HEAD_WEIGHT), why));
+    OT_TRY(check_copy(map[i], ot_adapter_find(&dir->adapter, OT_HEAD_WEIGHT), why));
+    return check_copy(map[i], find_stored(dir, OT_HEAD_WEIGHT),
                       "config.json says tie_word_embeddings true; set it to false to use both, as "
                       "transformers does");
 }

@@ -42,6 +42,12 @@ static bool writes(const struct ot_model_save *save, const struct ot_tensor *ten
     return !save->adapter_config || tensor->trained;
 }
 
+/* PEFT stores a trained embedding that is also the head under both names, and its reader wants both. */
+static bool has_copy(const struct ot_model_save *save, const struct ot_tensor *tensor) {
+    return save->adapter_config && ot_model_get_config(save->model)->tied &&
+           tensor->module == OT_MODULE_EMBEDDING && !ot_lora_has_tensor(tensor->name);
+}
+
 /* Path to copy the base's small file i from; NULL: the file is not copied. */
 static const char *small_path(const struct ot_model_save *save, int i, char path[PATH_MAX]) {
     return save->base && !is_extra(save, ot_small_files[i]) ? ot_model_dir_small_file(save->base, i, path)
@@ -133,13 +139,18 @@ static int add_entries(struct saver *s, const struct ot_stored *const *stored) {
             OT_TRY(add_packed_entries(s, tensor));
         else
             add_plain_entry(s, tensor, stored ? stored[i]->tensor->dtype : s->save->dtype);
+        if (has_copy(s->save, tensor)) {
+            struct ot_tensor copy = *tensor;
+            snprintf(copy.name, sizeof copy.name, "%s", OT_HEAD_WEIGHT);
+            add_plain_entry(s, &copy, OT_F32);
+        }
     }
     return 0;
 }
 
 static int open_writer(struct saver *s) {
     const struct ot_model_save *save = s->save;
-    size_t most = (size_t)ot_model_tensor_count(save->model) * (save->pack ? OT_QUANT_TENSORS : 1) + 1;
+    size_t most = (size_t)ot_model_tensor_count(save->model) * (save->pack ? OT_QUANT_TENSORS : 1) + 2;
     const struct ot_stored **stored = NULL;
     int64_t shard_bytes = save->adapter_config    ? INT64_MAX /* PEFT reads one file */
                           : save->shard_bytes > 0 ? save->shard_bytes
@@ -341,6 +352,8 @@ static int save_weights(struct saver *s, ot_param_source source, void *context) 
         OT_TRY(is_packed(s->save, tensor) ? save_packed(s, tensor, context)
                : has_form(tensor)         ? save_formed(s, tensor, source, context)
                                           : save_plain(s, tensor, source, context));
+        if (has_copy(s->save, tensor))
+            OT_TRY(save_plain(s, tensor, source, context));
     }
     return ot_safetensors_writer_finish(s->writer);
 }

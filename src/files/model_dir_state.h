@@ -49,6 +49,9 @@ void ot_stored_release(const struct ot_stored *stored, int64_t first, int64_t n)
 /* The bytes of a part in the files. Of rows that change places: of the heads that have them. */
 size_t ot_stored_bytes(const struct ot_stored *stored, int64_t first, int64_t n);
 
+/* The output projection, in the files of every family. */
+#define OT_HEAD_WEIGHT "lm_head.weight"
+
 /* Adapters laid over a model. */
 struct ot_adapter {
     struct ot_safetensors *file; /* NULL: none */
