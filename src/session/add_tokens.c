@@ -111,16 +111,40 @@ static int grow_model(struct ot_session *s, const struct pieces *p) {
     return 0;
 }
 
+/* A run with adapters trains the tables too, as LLaMA-Factory does: PEFT's modules_to_save. Frozen rows would
+ * stay the means. */
+static int train_tables(struct ot_session *s) {
+    const struct ot_model_config *config = &s->model.config;
+    char table[OT_MODEL_NAME_BYTES], head[OT_MODEL_NAME_BYTES];
+    if (!s->options->lora || s->options->train || s->options->command != OT_COMMAND_TRAIN)
+        return 0;
+    ot_model_module_name(config, OT_MODULE_EMBEDDING, -1, table, sizeof table);
+    ot_model_module_name(config, OT_MODULE_HEAD, -1, head, sizeof head);
+    OT_TRY(config->tied ? ot_string_format(&s->model.train, "%s.weight", table)
+                        : ot_string_format(&s->model.train, "%s.weight,%s.*", table, head));
+    ot_settings_choose_text(s->settings, "train", s->model.train);
+    return 0;
+}
+
 int ot_session_add_tokens(struct ot_session *s) {
     struct pieces p = {0};
     int rc = 0;
     OT_TRY(read_tokens(s->options, &s->text.new_tokens));
     if (s->text.new_tokens.n == 0)
         return 0;
+    if (s->options->adapter)
+        OT_TRY_GOTO(
+            ot_fail(OT_E_USAGE,
+                    "new tokens cannot be added to a model with adapters (%s); merge the adapters first "
+                    "(offload-train merge), and train the result",
+                    s->options->adapter),
+            rc, out);
     OT_TRY_GOTO(find_pieces(s, &p), rc, out);
     OT_TRY_GOTO(replace_tokenizer(s), rc, out);
     if (p.n > 0)
-        rc = grow_model(s, &p);
+        OT_TRY_GOTO(grow_model(s, &p), rc, out);
+    if (p.n > 0)
+        rc = train_tables(s);
 out:
     free(p.begins);
     ot_token_list_free(&p.ids);
@@ -161,6 +185,9 @@ const char *ot_added_tokens_text(const struct ot_session *s, char text[OT_ADDED_
     if (known > 0)
         snprintf(text + end, OT_ADDED_TEXT_BYTES - (size_t)end,
                  " · %lld of the given ones in the vocabulary already", known);
+    if (n > 0 && s->model.train)
+        snprintf(text + strlen(text), OT_ADDED_TEXT_BYTES - strlen(text),
+                 " · embedding and head are trained with the adapters");
     return text;
 }
 

@@ -157,6 +157,35 @@ class NewTokens(program.ProgramTest):
             self.assertEqual(program.read_bytes(self.path(f"homes{i + 1}/model.safetensors")),
                              program.read_bytes(self.path("homes0/model.safetensors")), more)
 
+    def test_adapters(self):
+        """A run with adapters trains the tables as a whole, and PEFT's names say so. A merge keeps the loss."""
+        tables = {"gemma": ["model.embed_tokens"], "peft": ["model.embed_tokens", "lm_head"]}
+        for model, names in tables.items():
+            out = self.path("lora-" + model)
+            words = ("--lora", "r=2", "--add-tokens", "singer,<sql>", "--add-special-tokens", ",".join(f"<|{i}|>" for i in range(5)))
+            text = self.tune(model, "lora-" + model, *words, "--lr", "1e-2").err
+            self.assertIn("7 new tokens, from id 259 on · embedding and head are trained with the adapters", text)
+            data, start, header = program.read_safetensors(out + "/adapter_model.safetensors")
+            for name in names:
+                self.assertEqual(header[f"base_model.model.{name}.weight"]["shape"][0], 266)
+            if model == "gemma":  # PEFT stores a shared table under both names
+                begin, end = header["base_model.model.lm_head.weight"]["data_offsets"]
+                first, last = header["base_model.model.model.embed_tokens.weight"]["data_offsets"]
+                self.assertEqual(data[start + begin:start + end], data[start + first:start + last])
+            with open(out + "/adapter_config.json") as file:
+                self.assertEqual(json.load(file)["modules_to_save"], names)
+            told = self.succeed("tokenize", "--tokenizer", out + "/tokenizer.json", "-p", "<sql>singer", "--json").json()
+            self.assertEqual(told, [256, 260, 259])
+            loss = self.loss("--model", self.path(model), "--adapter", out)
+            self.succeed("merge", self.path(model), out, "--out", self.path("merged"))
+            self.assertAlmostEqual(self.loss(self.path("merged")), loss, delta=1e-5)
+            shutil.rmtree(self.path("merged"))
+        self.fail_with(USAGE, "merge the adapters first", "train", "--model", self.path("peft"), "--data", self.rows, "--out",
+                       self.path("no"), "--adapter", os.path.join(program.GOLDEN, "peft/adapter"), "--add-tokens", "<b>")
+
+    def loss(self, *words):
+        return self.succeed("eval", *words, "--data", self.rows, "--seq-len", "128", "--json").json()["loss"]
+
     def test_plan(self):
         """The plan of a shape counts the rows; a text that is a token already needs none."""
         for model, given, rows in (("gemma", "<sql>,a,b2", 2), ("peft", "<sql>,b2", 0), ("gemma/config.json", "<sql>,a,b2", 3)):
