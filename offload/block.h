@@ -100,7 +100,7 @@ enum { OT_SLAB_ALIGN_PARAMS = 2048 };
 /* The bytes of a unit in which encoded slabs are moved: the size of the narrowest values. */
 enum { OT_ENCODED_UNIT = 2, OT_ENCODED_ALIGN = OT_SLAB_ALIGN_PARAMS * OT_ENCODED_UNIT };
 
-enum { OT_MAX_USES = 3 };
+enum { OT_MAX_USES = 4 };
 
 struct ot_block_use {
     int slab;

@@ -59,7 +59,7 @@ static int check_tensor(const struct ot_model_dir *dir, const struct ot_stored *
     const struct ot_safetensor *found = stored->tensor;
     int64_t want[3];
     int dims = ot_tensor_file_shape(wanted, stored, want);
-    if (ot_new_rows_has(dir, wanted, stored))
+    if (ot_new_rows_are_of(dir, wanted, stored))
         want[0] = dir->new_rows.vocab;
     char have_text[OT_SHAPE_TEXT_BYTES], want_text[OT_SHAPE_TEXT_BYTES];
     if (found->dims != dims || memcmp(found->shape, want, (size_t)dims * sizeof *want) != 0)
@@ -170,9 +170,11 @@ static void mark_used(const struct ot_model_dir *dir, const struct ot_model *mod
             adapter_used[adapted - dir->adapter.stored] = true;
     }
     /* check_copies compares them with the embedding */
-    const struct ot_stored *copies[] = {ot_adapter_find(&dir->adapter, OT_HEAD_WEIGHT),
-                                        ot_adapter_find_base(&dir->adapter, OT_HEAD_WEIGHT)};
-    for (size_t i = 0; tied && i < 2; i++)
+    char rows[OT_TABLE_NAME_BYTES];
+    const struct ot_stored *copies[] = {
+        ot_adapter_find(&dir->adapter, OT_HEAD_WEIGHT), ot_adapter_find_base(&dir->adapter, OT_HEAD_WEIGHT),
+        ot_adapter_find(&dir->adapter, ot_new_rows_name(dir, OT_MODULE_HEAD, rows))};
+    for (size_t i = 0; tied && i < 3; i++)
         if (copies[i])
             adapter_used[copies[i] - dir->adapter.stored] = true;
 }
@@ -254,6 +256,12 @@ static int check_copies(const struct ot_model_dir *dir, const struct ot_model *m
     static const char why[] = "config.json says tie_word_embeddings true";
     OT_TRY(check_copy(map[i], ot_adapter_find_base(&dir->adapter, OT_HEAD_WEIGHT), why));
     OT_TRY(check_copy(map[i], ot_adapter_find(&dir->adapter, OT_HEAD_WEIGHT), why));
+    char name[OT_TABLE_NAME_BYTES];
+    const struct ot_stored *rows =
+        ot_adapter_find(&dir->adapter, ot_new_rows_name(dir, OT_MODULE_EMBEDDING, name));
+    if (rows)
+        OT_TRY(check_copy(rows, ot_adapter_find(&dir->adapter, ot_new_rows_name(dir, OT_MODULE_HEAD, name)),
+                          why));
     return check_copy(map[i], find_stored(dir, OT_HEAD_WEIGHT),
                       "config.json says tie_word_embeddings true; set it to false to use both, as "
                       "transformers does");
@@ -384,6 +392,16 @@ static int convert_chunk(struct loader *l, int64_t n) {
     return 0;
 }
 
+/* A table has zeros where adapters have rows of its tokens (models/lora.h). */
+static void clear_rows(struct loader *l, const struct ot_tensor *tensor, int64_t n) {
+    const struct ot_model_config *config = ot_model_get_config(l->model);
+    int64_t begin = ot_max(config->first_new * tensor->cols, l->first), end = l->first + n,
+            last = (config->first_new + config->n_new) * tensor->cols;
+    end = ot_min(end, last);
+    if (ot_model_has_token_rows(l->model, tensor) && begin < end)
+        memset(l->values + (begin - l->first), 0, (size_t)(end - begin) * sizeof *l->values);
+}
+
 static int load_tensor(struct loader *l, const struct ot_tensor *tensor, const struct ot_stored *stored) {
     int64_t count = tensor->rows * tensor->cols;
     l->tensor = tensor;
@@ -393,6 +411,7 @@ static int load_tensor(struct loader *l, const struct ot_tensor *tensor, const s
                 in_file = ot_new_rows_in_file(stored, l->first, n);
         read_ahead(l);
         OT_TRY(convert_chunk(l, n));
+        clear_rows(l, tensor, n);
         OT_TRY(l->sink(l->context, tensor->slab, tensor->first + l->first, n, l->values));
         if (in_file > 0) {
             ot_stored_release(stored, l->first, in_file);

@@ -1,15 +1,17 @@
 /* New rows of the embedding and of the head, for new tokens of the tokenizer. A new row is the mean of the
  * rows of the pieces that the tokenizer made of the token's text before: summed in fp32 in the order of the
- * pieces, and rounded to the dtype of the file. The model's files stay as they are; reading a table adds the
- * rows. */
+ * pieces, and rounded to the dtype of the file. Or adapters have the rows. The model's files stay as they
+ * are; reading a table adds the rows. */
 #include "src/files/model_dir_state.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "models/selection.h"
 #include "src/base/error.h"
 #include "src/base/memory.h"
 #include "src/base/minmax.h"
+#include "src/files/adapter_config.h"
 
 enum { TABLE_EMBEDDING, TABLE_HEAD, TABLE_BIAS };
 
@@ -26,28 +28,31 @@ static int64_t width_of(const struct ot_tensor *tensor) {
     return tensor->dims == 2 ? tensor->cols : 1;
 }
 
-bool ot_new_rows_has(const struct ot_model_dir *dir, const struct ot_tensor *tensor,
-                     const struct ot_stored *stored) {
-    return dir->new_rows.n > 0 && table_of(tensor) >= 0 && stored >= dir->stored &&
-           stored < dir->stored + dir->n_stored;
+static bool has_rows(const struct ot_model_dir *dir, const struct ot_tensor *tensor) {
+    return dir->new_rows.vocab > 0 && table_of(tensor) >= 0;
+}
+
+bool ot_new_rows_are_of(const struct ot_model_dir *dir, const struct ot_tensor *tensor,
+                        const struct ot_stored *stored) {
+    return has_rows(dir, tensor) && stored >= dir->stored && stored < dir->stored + dir->n_stored;
 }
 
 /* Copies the part of the new rows that lies in [first, first + n). */
 static void put_rows(const struct ot_model_dir *dir, const struct ot_tensor *tensor, int64_t first, int64_t n,
                      float *values) {
     const struct ot_new_rows *rows = &dir->new_rows;
+    const float *table = rows->tables[table_of(tensor)];
     int64_t width = width_of(tensor), begin = rows->first * width, end = begin + rows->n * width;
     int64_t from = ot_max(first, begin), to = first + n;
     to = ot_min(to, end);
-    if (from < to)
-        memcpy(values + (from - first), rows->tables[table_of(tensor)] + (from - begin),
-               (size_t)(to - from) * sizeof *values);
+    if (table && from < to)
+        memcpy(values + (from - first), table + (from - begin), (size_t)(to - from) * sizeof *values);
 }
 
 int ot_model_dir_read(const struct ot_model_dir *dir, const struct ot_model_config *config,
                       const struct ot_tensor *tensor, const struct ot_stored *stored, int64_t first,
                       int64_t n, float *values, int64_t *bad) {
-    if (!ot_new_rows_has(dir, tensor, stored))
+    if (!has_rows(dir, tensor))
         return ot_tensor_read(config, tensor, stored, first, n, values, bad);
     int64_t in_file = ot_new_rows_in_file(stored, first, n);
     *bad = -1;
@@ -125,7 +130,61 @@ int ot_model_dir_add_tokens(struct ot_model_dir *dir, const struct ot_token_piec
         OT_TRY(make_tables(dir, pieces));
     dir->new_rows.vocab = vocab;
     dir->new_rows.first = pieces->first;
-    dir->new_rows.n = has_values ? pieces->n : 0;
+    dir->new_rows.n = pieces->n;
     dir->facts.config.vocab = ot_max(vocab, pieces->first + pieces->n);
     return 0;
+}
+
+void ot_model_dir_get_new_rows(const struct ot_model_dir *dir, const struct ot_tensor *rows, int64_t first,
+                               int64_t n, float *values) {
+    int table = rows->module == OT_MODULE_EMBEDDING ? TABLE_EMBEDDING : TABLE_HEAD;
+    memcpy(values, dir->new_rows.tables[table] + first, (size_t)n * sizeof *values);
+}
+
+/* ---- of adapters ---- */
+
+const char *ot_new_rows_name(const struct ot_model_dir *dir, enum ot_module module,
+                             char name[OT_TABLE_NAME_BYTES]) {
+    char table[OT_TABLE_NAME_BYTES];
+    ot_model_module_name(&dir->facts.config, module, -1, table, 96);
+    snprintf(name, OT_TABLE_NAME_BYTES, OT_LORA_PREFIX "%.96s." OT_LORA_TOKENS, table);
+    return name;
+}
+
+/* Reads the rows that the adapters have of a table. The loader says if there are none. */
+static int read_rows(struct ot_model_dir *dir, enum ot_module module, int table) {
+    char name[OT_TABLE_NAME_BYTES];
+    const struct ot_stored *stored = ot_adapter_find(&dir->adapter, ot_new_rows_name(dir, module, name));
+    int64_t count = dir->new_rows.n * dir->facts.config.hidden, bad;
+    if (!stored || stored->tensor->count != count || !stored->tensor->readable)
+        return 0;
+    float *values = ot_arena_alloc(dir->arena, (size_t)count + 1, sizeof *values);
+    if (!values)
+        return -OT_E_BUDGET;
+    dir->new_rows.tables[table] = values;
+    return ot_stored_read(stored, 0, count, values, &bad);
+}
+
+int ot_model_dir_add_adapter_tokens(struct ot_model_dir *dir, const char *path) {
+    struct ot_model_config *config = &dir->facts.config;
+    struct ot_adapter_tokens tokens;
+    OT_TRY(ot_adapter_config_tokens(path, config, &tokens));
+    if (tokens.n == 0)
+        return 0;
+    int64_t end = tokens.first + tokens.n;
+    if (end > config->vocab && !config->tied && !tokens.in_head)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: trainable_token_indices has the id %lld, of which neither the base nor the adapters "
+            "have a row of the head",
+            path, (long long)end - 1);
+    dir->new_rows.vocab = dir->is_resized ? dir->new_rows.vocab : config->vocab;
+    dir->new_rows.first = config->first_new = tokens.first;
+    dir->new_rows.n = config->n_new = tokens.n;
+    config->head_has_new = tokens.in_head;
+    config->vocab = ot_max(config->vocab, end);
+    if (!dir->adapter.file)
+        return 0;
+    OT_TRY(read_rows(dir, OT_MODULE_EMBEDDING, TABLE_EMBEDDING));
+    return tokens.in_head ? read_rows(dir, OT_MODULE_HEAD, TABLE_HEAD) : 0;
 }

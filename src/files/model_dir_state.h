@@ -62,8 +62,8 @@ struct ot_adapter {
 /* Rows for new tokens (model_dir_rows.c). */
 struct ot_new_rows {
     int64_t vocab;          /* the tokens of the files; 0: no token was added */
-    int64_t first, n;       /* the ids that have new rows; n 0: none */
-    const float *tables[3]; /* [n, width]: the embedding; the head; its bias */
+    int64_t first, n;       /* the ids that have new rows */
+    const float *tables[3]; /* [n, width]: the embedding; the head; its bias. NULL: the rows are zeros */
 };
 
 /* The small files that a save copies; the configs, which may change, come first. They are held open, so that
@@ -160,15 +160,19 @@ const struct ot_stored *ot_model_dir_find_tensor(const struct ot_model_dir *dir,
 
 /* ---- new rows (model_dir_rows.c) ---- */
 
-/* True if the tensor has new rows that the stored one lacks. Tensors of an adapter have all rows. */
-bool ot_new_rows_has(const struct ot_model_dir *dir, const struct ot_tensor *tensor,
-                     const struct ot_stored *stored);
+/* True if the stored tensor has as many rows as the base has tokens, and the model may have more. */
+bool ot_new_rows_are_of(const struct ot_model_dir *dir, const struct ot_tensor *tensor,
+                        const struct ot_stored *stored);
 /* The values of [first, first + n) that the file has: fewer than n where new rows follow. */
 int64_t ot_new_rows_in_file(const struct ot_stored *stored, int64_t first, int64_t n);
 /* As ot_tensor_read, with the new rows. */
 int ot_model_dir_read(const struct ot_model_dir *dir, const struct ot_model_config *config,
                       const struct ot_tensor *tensor, const struct ot_stored *stored, int64_t first,
                       int64_t n, float *values, int64_t *bad);
+
+/* Writes the name of the rows of new tokens that adapters have of the embedding or the head. Returns it. */
+const char *ot_new_rows_name(const struct ot_model_dir *dir, enum ot_module module,
+                             char name[OT_TABLE_NAME_BYTES]);
 
 /* ---- tensor layout (model_dir_stored.c) ---- */
 

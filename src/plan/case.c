@@ -107,13 +107,13 @@ static int read_model(struct ot_plan_case *c) {
     const char *tokenizer = c->options->tokenizer;
     if (dot && strcmp(dot, ".json") == 0) {
         OT_TRY(read_config_file(name, &c->config));
-        return ot_added_tokens_count(c->options, tokenizer, &c->config.vocab);
+        return ot_added_tokens_count(c->options, tokenizer, &c->config);
     }
     OT_TRY(ot_model_resolve_shape(name, &c->resolved));
     if (!c->resolved.path) {
         c->config = c->resolved.preset->config;
         c->has_tokenizer = !c->resolved.preset->hub_id; /* the byte-level one */
-        return ot_added_tokens_count(c->options, tokenizer, &c->config.vocab);
+        return ot_added_tokens_count(c->options, tokenizer, &c->config);
     }
     struct ot_model_dir *dir;
     OT_TRY(ot_model_dir_open(c->resolved.path, &dir));
@@ -121,7 +121,7 @@ static int read_model(struct ot_plan_case *c) {
     c->has_tokenizer = ot_model_dir_facts(dir)->tokenizer_path != NULL;
     if (!tokenizer)
         tokenizer = ot_model_dir_facts(dir)->tokenizer_path;
-    int rc = ot_added_tokens_count(c->options, tokenizer, &c->config.vocab);
+    int rc = ot_added_tokens_count(c->options, tokenizer, &c->config);
     ot_model_dir_close(dir);
     return rc;
 }

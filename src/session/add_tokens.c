@@ -94,6 +94,27 @@ static int replace_tokenizer(struct ot_session *s) {
 
 /* ---- the model ---- */
 
+/* True if a run with adapters trains the rows of the new tokens alone, as PEFT's trainable_token_indices. For
+ * a head with a bias PEFT has no such form. */
+static bool trains_rows(const struct ot_options *options, const struct ot_model_config *config) {
+    return options->lora && options->init == OT_CHOICE_INIT_FILES && (config->tied || !config->head_bias);
+}
+
+static int take_tokens(const struct ot_options *options, int64_t first, int64_t n,
+                       struct ot_model_config *config) {
+    config->vocab = ot_max(config->vocab, first + n);
+    if (!trains_rows(options, config))
+        return 0;
+    if (ot_model_has_pairs(config))
+        return ot_fail(OT_E_USAGE,
+                       "--lora cannot train new tokens of an encoder-decoder: PEFT has no form of that; "
+                       "train all parameters, without --lora");
+    config->first_new = first;
+    config->n_new = n;
+    config->head_has_new = !config->tied;
+    return 0;
+}
+
 static int grow_model(struct ot_session *s, const struct pieces *p) {
     int64_t first = ot_tokenizer_vocab_size(s->text.tokenizer) - p->n;
     if (ot_tokenizer_find(s->text.tokenizer, p->first->text, p->first->bytes) != first)
@@ -107,16 +128,16 @@ static int grow_model(struct ot_session *s, const struct pieces *p) {
     s->text.n_new = p->n;
     if (s->model.dir)
         OT_TRY(ot_model_dir_add_tokens(s->model.dir, &pieces, has_values));
-    s->model.config.vocab = ot_max(s->model.config.vocab, first + p->n);
-    return 0;
+    return take_tokens(s->options, first, p->n, &s->model.config);
 }
 
-/* A run with adapters trains the tables too, as LLaMA-Factory does: PEFT's modules_to_save. Frozen rows would
- * stay the means. */
+/* If adapters cannot have the rows alone, the run trains the whole tables, as PEFT's modules_to_save. Frozen
+ * rows would stay the means. */
 static int train_tables(struct ot_session *s) {
     const struct ot_model_config *config = &s->model.config;
     char table[OT_MODEL_NAME_BYTES], head[OT_MODEL_NAME_BYTES];
-    if (!s->options->lora || s->options->train || s->options->command != OT_COMMAND_TRAIN)
+    if (!s->options->lora || s->options->train || config->n_new > 0 ||
+        s->options->command != OT_COMMAND_TRAIN)
         return 0;
     ot_model_module_name(config, OT_MODULE_EMBEDDING, -1, table, sizeof table);
     ot_model_module_name(config, OT_MODULE_HEAD, -1, head, sizeof head);
@@ -154,25 +175,27 @@ out:
 
 /* ---- the shape, and the record ---- */
 
-static int count_new(const char *path, const struct ot_new_tokens *tokens, int64_t *vocab) {
+static int count_new(const char *path, const struct ot_new_tokens *tokens, int64_t *first, int64_t *n) {
     struct ot_tokenizer *tokenizer;
-    int64_t n = 0;
     OT_TRY(ot_tokenizer_open(path, &tokenizer));
+    *n = 0;
     for (size_t i = 0; i < tokens->n; i++)
-        n += ot_tokenizer_find(tokenizer, tokens->items[i].text, tokens->items[i].bytes) < 0;
-    n = n > 0 ? ot_tokenizer_vocab_size(tokenizer) + n : 0;
-    *vocab = ot_max(*vocab, n);
+        *n += ot_tokenizer_find(tokenizer, tokens->items[i].text, tokens->items[i].bytes) < 0;
+    *first = ot_tokenizer_vocab_size(tokenizer);
     ot_tokenizer_close(tokenizer);
     return 0;
 }
 
-int ot_added_tokens_count(const struct ot_options *options, const char *tokenizer, int64_t *vocab) {
+int ot_added_tokens_count(const struct ot_options *options, const char *tokenizer,
+                          struct ot_model_config *config) {
     struct ot_new_tokens tokens = {0};
+    int64_t first = config->vocab;
     int rc = read_tokens(options, &tokens);
-    if (rc == 0 && tokens.n > 0 && tokenizer)
-        rc = count_new(tokenizer, &tokens, vocab);
-    else if (rc == 0)
-        *vocab += (int64_t)tokens.n;
+    int64_t n = (int64_t)tokens.n;
+    if (rc == 0 && n > 0 && tokenizer)
+        rc = count_new(tokenizer, &tokens, &first, &n);
+    if (rc == 0 && n > 0)
+        rc = take_tokens(options, first, n, config);
     ot_new_tokens_free(&tokens);
     return rc;
 }
@@ -185,9 +208,9 @@ const char *ot_added_tokens_text(const struct ot_session *s, char text[OT_ADDED_
     if (known > 0)
         snprintf(text + end, OT_ADDED_TEXT_BYTES - (size_t)end,
                  " · %lld of the given ones in the vocabulary already", known);
-    if (n > 0 && s->model.train)
-        snprintf(text + strlen(text), OT_ADDED_TEXT_BYTES - strlen(text),
-                 " · embedding and head are trained with the adapters");
+    if (n > 0 && s->options->lora)
+        snprintf(text + strlen(text), OT_ADDED_TEXT_BYTES - strlen(text), " · %s trained with the adapters",
+                 s->model.config.n_new > 0 ? "their rows are" : "embedding and head are");
     return text;
 }
 

@@ -12,9 +12,10 @@ struct ot_json_writer;
  * OT_E_INPUT (the tokenizer makes no piece of a text, or one that the model has no row of); OT_E_USAGE (the
  * model has adapters already). */
 int ot_session_add_tokens(struct ot_session *session);
-/* The same for a model's shape alone: sets *vocab. tokenizer: its path; NULL: unknown, then no given token is
- * thought to be there already. */
-int ot_added_tokens_count(const struct ot_options *options, const char *tokenizer, int64_t *vocab);
+/* The same for a model's shape alone. tokenizer: its path; NULL: unknown, then no given token is thought to
+ * be there already. */
+int ot_added_tokens_count(const struct ot_options *options, const char *tokenizer,
+                          struct ot_model_config *config);
 /* "3 new tokens, from id 259 on · 1 of the given ones in the vocabulary already". */
 enum { OT_ADDED_TEXT_BYTES = 224 };
 const char *ot_added_tokens_text(const struct ot_session *session, char text[OT_ADDED_TEXT_BYTES]);

@@ -21,6 +21,17 @@ def read_table(folder, name, item=4):
     return [data[at:at + item * width] for at in range(start + begin, start + end, item * width)]
 
 
+def write_tensors(path, tensors):
+    """tensors: {name: (shape, fp32 bytes)}."""
+    header, data = {}, b""
+    for name, (shape, values) in tensors.items():
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
 def pad(row):
     """bf16 values as fp32."""
     return b"".join(b"\0\0" + row[at:at + 2] for at in range(0, len(row), 2))
@@ -43,7 +54,7 @@ class NewTokens(program.ProgramTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        with open(os.path.join(program.GOLDEN, "new_tokens.json"), encoding="utf-8") as file:
+        with open(os.path.join(program.GOLDEN, "new_tokens/cases.json"), encoding="utf-8") as file:
             cls.cases = json.load(file)
         for name in ("gemma", "gpt2", "t5"):
             tiny_models.write_model(cls.path(name), tiny_models.MODELS[name])
@@ -149,42 +160,134 @@ class NewTokens(program.ProgramTest):
         self.assertEqual(program.read_bytes(self.path("exported/tokenizer.json")), program.read_bytes(self.path("whole/tokenizer.json")))
 
     def test_the_bits_do_not_depend_on_homes(self):
-        words = ("--add-tokens", '["<sql>", "SELECT "]')
-        self.tune("gpt2", "homes0", *words)
-        for i, more in enumerate([("--home", "weights=host,state=host", "--slots", "2"),
-                                  ("--gpus", "2", "--shard", "stages", "--device", "cpu")]):
-            self.tune("gpt2", f"homes{i + 1}", *words, *more)
-            self.assertEqual(program.read_bytes(self.path(f"homes{i + 1}/model.safetensors")),
-                             program.read_bytes(self.path("homes0/model.safetensors")), more)
+        words = ("--add-tokens", '["<sql>", "SELECT "]', "--micro-batch", "1", "--tokens-per-step", "512", "--seq-len", "64")
+        for out, model, lora in (("whole", "gpt2", ()), ("tied", "gpt2", ("--lora", "r=2")), ("untied", "peft", ("--lora", "r=2"))):
+            name = "adapter_model.safetensors" if lora else "model.safetensors"
+            self.tune(model, out + "0", *words, *lora)
+            for i, more in enumerate([("--home", "weights=host,state=host", "--slots", "2"), ("--home", "weights=host,state=gpu"),
+                                      ("--gpus", "2", "--shard", "stages", "--device", "cpu"), ("--recompute", "all")]):
+                self.tune(model, f"{out}{i + 1}", *words, *lora, *more)
+                self.assertEqual(program.read_bytes(self.path(f"{out}{i + 1}/{name}")), program.read_bytes(self.path(f"{out}0/{name}")),
+                                 (out, more))
+            for ranks in "1", "2":
+                self.tune(model, f"{out}-{ranks}", *words, *lora, "--gpus", ranks, "--device", "cpu", "--deterministic", "world")
+            self.assertEqual(program.read_bytes(self.path(f"{out}-1/{name}")), program.read_bytes(self.path(f"{out}-2/{name}")), out)
 
     def test_adapters(self):
-        """A run with adapters trains the tables as a whole, and PEFT's names say so. A merge keeps the loss."""
-        tables = {"gemma": ["model.embed_tokens"], "peft": ["model.embed_tokens", "lm_head"]}
-        for model, names in tables.items():
+        """A run with adapters trains the new rows alone. PEFT's names say so, a merge keeps the loss, and a run goes on."""
+        for model, tables in (("gemma", ["model.embed_tokens"]), ("peft", ["model.embed_tokens", "lm_head"])):
             out = self.path("lora-" + model)
             words = ("--lora", "r=2", "--add-tokens", "singer,<sql>", "--add-special-tokens", ",".join(f"<|{i}|>" for i in range(5)))
-            text = self.tune(model, "lora-" + model, *words, "--lr", "1e-2").err
-            self.assertIn("7 new tokens, from id 259 on · embedding and head are trained with the adapters", text)
-            data, start, header = program.read_safetensors(out + "/adapter_model.safetensors")
-            for name in names:
-                self.assertEqual(header[f"base_model.model.{name}.weight"]["shape"][0], 266)
-            if model == "gemma":  # PEFT stores a shared table under both names
-                begin, end = header["base_model.model.lm_head.weight"]["data_offsets"]
-                first, last = header["base_model.model.model.embed_tokens.weight"]["data_offsets"]
-                self.assertEqual(data[start + begin:start + end], data[start + first:start + last])
+            more = ("--lr", "1e-2", "--save-every", "1", "--keep", "9", "--eval-data", self.rows)
+            text = self.tune(model, "lora-" + model, *words, *more).err
+            self.assertIn("7 new tokens, from id 259 on · their rows are trained with the adapters", text)
+            header = program.read_safetensors(out + "/adapter_model.safetensors")[2]
+            self.assertEqual({name: about["shape"][0] for name, about in header.items() if ".lora_" not in name},
+                             {f"base_model.model.{name}.token_adapter.trainable_tokens_delta": 7 for name in tables})
             with open(out + "/adapter_config.json") as file:
-                self.assertEqual(json.load(file)["modules_to_save"], names)
+                config = json.load(file)
+            self.assertEqual((config["modules_to_save"], config["trainable_token_indices"]),
+                             ([], {name.split(".")[-1]: list(range(259, 266)) for name in tables}))
             told = self.succeed("tokenize", "--tokenizer", out + "/tokenizer.json", "-p", "<sql>singer", "--json").json()
             self.assertEqual(told, [256, 260, 259])
             loss = self.loss("--model", self.path(model), "--adapter", out)
-            self.succeed("merge", self.path(model), out, "--out", self.path("merged"))
-            self.assertAlmostEqual(self.loss(self.path("merged")), loss, delta=1e-5)
+            self.assertEqual([event["loss"] for event in self.log("lora-" + model) if event["event"] == "eval"][-1], loss)
+            told = self.succeed("merge", self.path(model), out, "--out", self.path("merged")).out
+            self.assertIn("21 adapters", told)
+            self.assertNotIn("apart", told)
+            self.assertAlmostEqual(self.loss(self.path("merged")), loss, delta=2e-6 * loss)
             shutil.rmtree(self.path("merged"))
+            self.tune(model, "resumed-" + model, *words, *more, "--resume", out + "/checkpoints/step-00000001")
+            self.succeed("export", out + "/checkpoints/step-00000002", "--out", self.path("exported-" + model))
+            for other in ("resumed-", "exported-"):
+                for name in ("adapter_model.safetensors", "adapter_config.json", "tokenizer.json"):
+                    self.assertEqual(program.read_bytes(f"{self.path(other + model)}/{name}"),
+                                     program.read_bytes(f"{out}/{name}"), name)
+            self.fail_with(INPUT, "token_adapter.trainable_tokens_delta is trained too, and llama.cpp has no adapters of that kind",
+                           "export", out, "--gguf", "f32", "--out", self.path("no"))
         self.fail_with(USAGE, "merge the adapters first", "train", "--model", self.path("peft"), "--data", self.rows, "--out",
                        self.path("no"), "--adapter", os.path.join(program.GOLDEN, "peft/adapter"), "--add-tokens", "<b>")
 
+    def test_adapters_with_resized_tables(self):
+        """PEFT stores the tables of a base that was resized, and copies for a tied head. The rows take their places."""
+        self.tune("gemma", "lora-small", "--lora", "r=2", "--add-tokens", "singer,<sql>", "--lr", "1e-2")
+        data, start, header = program.read_safetensors(self.path("lora-small/adapter_model.safetensors"))
+        tensors = {name: (about["shape"], data[start + about["data_offsets"][0]:start + about["data_offsets"][1]])
+                   for name, about in header.items()}
+        table = b"".join(read_table(self.path("gemma"), "model.embed_tokens.weight")) + b"\0\0\x80\x3f" * 64 * 2
+        for name in ("model.embed_tokens", "lm_head"):
+            rows = f"base_model.model.{name}.token_adapter."
+            tensors[rows + "base_layer.weight"] = [261, 64], table
+            tensors[rows + "trainable_tokens_delta"] = tensors["base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta"]
+        shutil.copytree(self.path("lora-small"), self.path("lora-whole"))
+        write_tensors(self.path("lora-whole/adapter_model.safetensors"), tensors)
+        loss = self.loss("--model", self.path("gemma"), "--adapter", self.path("lora-small"))
+        self.assertEqual(self.loss("--model", self.path("gemma"), "--adapter", self.path("lora-whole")), loss)
+        for out in "lora-small", "lora-whole":
+            self.succeed("merge", self.path("gemma"), self.path(out), "--out", self.path("merged-" + out))
+        self.assertEqual(program.read_bytes(self.path("merged-lora-small/model.safetensors")),
+                         program.read_bytes(self.path("merged-lora-whole/model.safetensors")))
+        name = "base_model.model.lm_head.token_adapter.trainable_tokens_delta"
+        tensors[name] = [2, 64], tensors[name][1][4:] + b"\0\0\0\0"
+        write_tensors(self.path("lora-whole/adapter_model.safetensors"), tensors)
+        self.fail_with(INPUT, "trainable_tokens_delta differs from", "eval", "--model", self.path("gemma"), "--adapter",
+                       self.path("lora-whole"), "--data", self.rows)
+
+    def test_a_head_with_a_bias(self):
+        """Its bias grows too. PEFT cannot train rows of such a head alone, so adapters train the tables."""
+        golden = program.read_golden("model_codegen.bin")
+        config = {key: value for key, value in json.loads(golden["config_json"][1]).items() if not key.endswith("_token_id")}
+        os.mkdir(self.path("codegen"))
+        write_tensors(self.path("codegen/model.safetensors"), {name[7:]: array for name, array in golden.items()
+                                                               if name.startswith("weight.")})
+        vocab = {chr(ord("A") + i): i for i in range(config["vocab_size"])}
+        for name, value in (("config", config), ("tokenizer", {"model": {"type": "BPE", "vocab": vocab, "merges": []},
+                                                               "added_tokens": []})):
+            with open(self.path(f"codegen/{name}.json"), "w") as file:
+                json.dump(value, file)
+        rows = program.write_rows(self.path("letters.jsonl"), [{"text": "ABCDE" * 4}] * 8)
+        words = ("--add-tokens", "AB,CAB", "--no-eos", "--eval-fraction", "0", "--seq-len", "16")
+        self.tune("codegen", "codegen-out", *words, "--freeze", "embeddings,head", rows=rows)
+        for name in ("transformer.wte.weight", "lm_head.weight", "lm_head.bias"):
+            before, after = (read_table(self.path(folder), name) for folder in ("codegen", "codegen-out"))
+            if name.endswith("bias"):
+                before, after = ([table[0][at:at + 4] for at in range(0, len(table[0]), 4)] for table in (before, after))
+            self.assertEqual(after, before + [mean_row(before, [0, 1]), mean_row(before, [2, 0, 1])], name)
+        text = self.tune("codegen", "codegen-lora", *words, "--lora", "r=2", rows=rows).err
+        self.assertIn("embedding and head are trained with the adapters", text)
+        header = program.read_safetensors(self.path("codegen-lora/adapter_model.safetensors"))[2]
+        self.assertEqual({name for name in header if ".lora_" not in name},
+                         {f"base_model.model.{name}" for name in ("transformer.wte.weight", "lm_head.weight", "lm_head.bias")})
+
+    def test_the_steps_of_peft(self):
+        """A run that goes on from PEFT's directory has the losses of torch's AdamW, and its rows."""
+        with open(os.path.join(program.GOLDEN, "new_tokens/losses.json")) as file:
+            golden = json.load(file)
+        for name, model in (("untied", "peft"), ("tied", "gemma")):
+            case, out = golden[name], "on-" + name
+            with open(self.path("peft/tokenizer.json"), encoding="utf-8") as file:
+                tokenizer = json.load(file)
+            for token in range(259, case["first"] + 3):
+                tokenizer["added_tokens"].append({"id": token, "content": f"<{token}>", "special": False, "normalized": False,
+                                                  "lstrip": False, "rstrip": False, "single_word": False})
+            with open(self.path("more.json"), "w", encoding="utf-8") as file:
+                json.dump(tokenizer, file)
+            text = "".join(chr(token) if token < 256 else f"<{token}>" for token in case["ids"][1:-1])
+            rows = program.write_rows(self.path("row.jsonl"), [{"text": text}])
+            self.tune(model, out, "--adapter", os.path.join(program.GOLDEN, "new_tokens", name), "--tokenizer", self.path("more.json"),
+                      "--eval-fraction", "0", "--schedule", "constant", "--warmup", "0", "--lr", "1e-2", "--dtype", "fp32",
+                      "--tokens-per-step", "128", rows=rows, steps="4")
+            losses = [event["loss"] for event in self.log(out) if event["event"] == "step"]
+            self.assertEqual(len(losses), 4)
+            for ours, theirs in zip(losses, case["losses"]):
+                self.assertAlmostEqual(ours, theirs, delta=1e-5 * theirs)
+            data, start, header = program.read_safetensors(self.path(out) + "/adapter_model.safetensors")
+            begin, end = header["base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta"]["data_offsets"]
+            for ours, theirs in zip(struct.unpack(f"<{(end - begin) // 4}f", data[start + begin:start + end]), case["rows"]):
+                self.assertAlmostEqual(ours, theirs, delta=2e-5)
+
     def loss(self, *words):
-        return self.succeed("eval", *words, "--data", self.rows, "--seq-len", "128", "--json").json()["loss"]
+        return self.succeed("eval", *words, "--data", self.rows, "--seq-len", "128", "--micro-batch", "1", "--json").json()["loss"]
 
     def test_plan(self):
         """The plan of a shape counts the rows; a text that is a token already needs none."""
@@ -207,6 +310,12 @@ class NewTokens(program.ProgramTest):
                 file.write(content)
             if phrase:
                 refuse(phrase, "--add-tokens", self.path("hostile"))
+        for lora, train, phrase in (("targets=q_proj,lm_head", None, "adapter of lm_head: its new tokens are trained by themselves"),
+                                    ("targets=q_proj", "embeddings", "train both or none as a whole")):
+            self.fail_with(INPUT, phrase, "train", "--model", self.path("peft"), "--data", self.rows, "--out", self.path("none"),
+                           "--add-tokens", "<a>", "--lora", lora, *(("--train", train) if train else ()))
+        self.fail_with(USAGE, "--lora cannot train new tokens of an encoder-decoder", "train", "--model", self.path("t5"), "--data",
+                       self.pairs, "--out", self.path("none"), "--add-tokens", "<a>", "--lora")
         refuse("there is no file nothing.txt", "--add-tokens", "nothing.txt")
         refuse("token 2 of the list: the token is empty", "--add-tokens", "a,,b")
         refuse("--add-special-tokens: token 1 of the list: the token is given twice", "--add-tokens", "<a>", "--add-special-tokens", "<a>")

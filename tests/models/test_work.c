@@ -87,11 +87,14 @@ static void count_bias_backward(struct ot_lane *lane, const struct ot_bias_backw
 
 static void count_embed(struct ot_lane *lane, const struct ot_embed *op) {
     (void)lane;
-    move((double)op->n, op->cols, op->dtype, 2);
+    if (!op->partial) /* a table of few tokens */
+        move((double)op->n, op->cols, op->dtype, 2);
 }
 
 static void count_embed_backward(struct ot_lane *lane, const struct ot_embed_backward *op) {
     (void)lane;
+    if (op->partial)
+        return;
     move((double)op->n, op->cols, op->dtype, 1);
     move((double)op->n, op->cols, OT_F32, 2);
 }
@@ -539,6 +542,8 @@ static void frozen_tensors_and_adapters_are_counted(void **state) {
         c.qkv_bias = c.out_bias = c.mlp_bias = i % 3 == 0;
         c.qk_norm = i % 4 == 1;
         c.window = i % 3 == 1 ? 40 : 0; /* level `attention` keeps q, k and v */
+        c.n_new = parts[i / 2].lora == &all ? 300 : 0;
+        c.head_has_new = !c.tied;
         if (!c.tied || parts[i / 2].trains != trains_head)
             check_parts(&c, i % 4 == 0 ? OT_F32 : OT_BF16, &parts[i / 2]);
     }
