@@ -37,12 +37,14 @@ static const struct rule exclusive[] = {
     {OT_FOR_PLAN, "methods", "minimum sweep train freeze base-type explain trace"},
     {OT_FOR_PLAN, "markdown", "json"},
     {OT_FOR_EXPORT, "gguf", "max-shard-size"},
+    {OT_FOR_EVAL, "objective", "generate"},
     {0, NULL, NULL},
 };
 
 /* Each of the first options has no effect without the second. */
 static const struct rule dependent[] = {
     {OT_FOR_EVAL, "metric databases failures max-new-tokens", "generate"},
+    {OT_FOR_EVAL, "reference", "objective"},
     {OT_FOR_TRAIN, "metric databases max-new-tokens", "eval-generate"},
     {OT_FOR_GENERATE, "template", "row"}, /* or --chat, see is_met */
     {OT_FOR_GENERATE, "system", "chat"},
@@ -360,6 +362,15 @@ static int check_evaluations(const struct ot_options *o) {
     return 0;
 }
 
+/* Objectives that compare with a reference, which eval must be given. */
+static int check_reference(const struct ot_options *o) {
+    bool has = ot_objective_has_reference((enum ot_objective_kind)o->objective);
+    return has || !o->reference
+               ? 0
+               : ot_fail(OT_E_USAGE, "--reference has no effect with --objective %s, which has none",
+                         ot_objective_name((enum ot_objective_kind)o->objective));
+}
+
 static int check_objective(const struct ot_options *o) {
     const char *name = ot_objective_name((enum ot_objective_kind)o->objective);
     for (size_t i = 0; i < N_OF_OBJECTIVES; i++)
@@ -378,6 +389,12 @@ static int check_objective(const struct ot_options *o) {
             "prompts",
             name);
     return 0;
+}
+
+static int check_eval(const struct ot_options *o) {
+    OT_TRY(check_objective(o));
+    OT_TRY(check_reference(o));
+    return check_answers(o);
 }
 
 static int check_train(const struct ot_options *o) {
@@ -451,7 +468,7 @@ int ot_options_check(struct ot_options *options) {
     if (options->command == OT_COMMAND_TRAIN)
         return check_train(options);
     if (options->command == OT_COMMAND_EVAL)
-        return check_answers(options);
+        return check_eval(options);
     if (options->command == OT_COMMAND_PLAN)
         return check_plan(options);
     if (options->command == OT_COMMAND_BENCH)

@@ -81,7 +81,7 @@ enum { MOST_OPTIONS = 256, ARITHMETIC_BYTES = 192 };
 
 /* Other options that all ranks must share: some change no bit of a run's result, others are not train's. */
 static const char joint[] = "shard share-weights eval-every save-every no-save save-local generate "
-                            "temperature top-p";
+                            "temperature top-p reference";
 
 static bool must_agree(const struct ot_option *option) {
     return ot_words_have(joint, option->name) || option->on_resume == OT_RESUME_SAME ||

@@ -110,6 +110,36 @@ class Objectives(program.ProgramTest):
         self.assertEqual(read_bytes(path), wanted)
         self.assertEqual(os.stat(path).st_ino, before)
 
+    def test_eval(self):
+        """The numbers of the run's last evaluation, by the base of adapters, by --reference, and on several ranks."""
+        self.succeed(*self.words("start", rows=self.rows, steps=1))
+        members = ("loss", "reward_chosen", "reward_rejected", "reward_margin", "reward_accuracy", "trained_tokens", "rows")
+        for objective, more, rows in (("dpo", ("--lora", "r=4"), self.pairs), ("ipo", (), self.pairs), ("simpo", (), self.pairs),
+                                      ("orpo", ("--lora", "r=4"), self.pairs), ("kto", (), self.labels)):
+            out = self.path("of-" + objective)
+            words = ("--objective", objective, "--beta", "0.3", "--seq-len", "128", "--micro-batch", "1", "--threads", "1")
+            self.succeed("train", "--model", self.path("start"), "--data", rows, "--eval-data", rows, "--out", out, "--no-forecast",
+                         "--steps", "2", "--lr", "1e-3", "--tokens-per-step", "512", *words, *more)
+            want = [event for event in self.log("of-" + objective) if event["event"] == "eval"][-1]
+            needs = objective in ("ipo", "kto")
+            reference = ("--reference", self.path("start")) if needs else ()
+            for ranks in ((), ("--gpus", "2", "--device", "cpu")) if objective in ("dpo", "kto") else ((),):
+                got = self.succeed("eval", out, "--data", rows, "--json", *words, *reference, *ranks).json()
+                self.assertEqual({name: got[name] for name in members}, {name: want[name] for name in members}, (objective, ranks))
+                self.assertNotIn("perplexity", got)
+            if needs:
+                self.fail_with(USAGE, "give --reference MODEL, the model before training", "eval", out, "--data", rows, *words)
+        text = self.succeed("eval", self.path("of-simpo"), "--data", self.pairs, "--objective", "simpo", "--seq-len", "128").out
+        self.assertRegex(text, r"^loss [0-9.]+ · margin -?[0-9.]+ \(rewards -[0-9.]+ and -[0-9.]+\) · right [0-9.]+ % · 40 rows$")
+        run = ("eval", self.path("of-ipo"), "--data", self.pairs)
+        for words, phrase in ((("--objective", "simpo", "--reference", self.path("start")), "--reference has no effect with --objective simpo"),
+                              (("--reference", self.path("start")), "--reference has no effect without --objective"),
+                              (("--objective", "dpo", "--gamma", "2"), "--gamma has no effect with --objective dpo"),
+                              (("--objective", "dpo", "--train-on-prompt"), "contradict each other")):
+            self.fail_with(USAGE, phrase, *run, *words)
+        self.fail_with(INPUT, "fewer than the 384 of the model", *run, "--objective", "dpo", "--seq-len", "128", "--reference",
+                       os.path.join(program.GOLDEN, "peft/base"))
+
     def test_adapters_begin_at_the_reference(self):
         # A new adapter changes nothing, so the first step has no margin but rounding.
         words = ["--lora", "r=4", "--objective", "dpo", "--no-save", "--json", "--init", "random"]
