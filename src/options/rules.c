@@ -37,7 +37,6 @@ static const struct rule exclusive[] = {
     {OT_FOR_PLAN, "methods", "minimum sweep train freeze base-type explain trace"},
     {OT_FOR_PLAN, "markdown", "json"},
     {OT_FOR_EXPORT, "gguf", "max-shard-size"},
-    {OT_FOR_EVAL, "objective", "generate"},
     {0, NULL, NULL},
 };
 
@@ -377,11 +376,6 @@ static int check_objective(const struct ot_options *o) {
         if (ot_options_given(o, of_objectives[i].option) && !ot_words_have(of_objectives[i].objectives, name))
             return ot_fail(OT_E_USAGE, "--%s has no effect with --objective %s; it is for %s",
                            of_objectives[i].option, name, of_objectives[i].objectives);
-    if (o->objective != OT_OBJECTIVE_SFT && o->eval_generate > 0)
-        return ot_fail(OT_E_USAGE,
-                       "--eval-generate and --objective %s contradict each other: rows with two answers have "
-                       "no right text; judge the finished model with eval --generate",
-                       name);
     if (o->objective != OT_OBJECTIVE_SFT && o->train_on_prompt)
         return ot_fail(
             OT_E_USAGE,

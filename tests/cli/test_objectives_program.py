@@ -140,6 +140,27 @@ class Objectives(program.ProgramTest):
         self.fail_with(INPUT, "fewer than the 384 of the model", *run, "--objective", "dpo", "--seq-len", "128", "--reference",
                        os.path.join(program.GOLDEN, "peft/base"))
 
+    def test_answers(self):
+        """The prompt is answered, and the chosen answer is the right one; a bad answer of KTO is none."""
+        given = pairs(40)
+        self.succeed(*self.words("plain", rows=self.rows, steps=1))
+        for objective, rows, right in (("simpo", self.pairs, [row["chosen"] for row in given]),
+                                       ("kto", self.labels, [row["chosen"] for i, row in enumerate(given) if i % 3 != 0])):
+            words = ("--objective", objective, "--eval-data", rows, "--eval-generate", "6", "--eval-metric", "match")
+            self.succeed(*self.words("judged-" + objective, *words, rows=rows, steps=2))
+            events = [event for event in self.log("judged-" + objective) if event["event"] == "eval"]
+            self.assertEqual([event["answered"] for event in events], [6, 6])
+            failures = self.path("failures-" + objective)
+            reference = ("--reference", self.path("plain")) if objective == "kto" else ()
+            told = self.succeed("eval", self.path("judged-" + objective), "--data", rows, "--generate", "6", "--failures", failures,
+                                "--objective", objective, "--seq-len", "128", "--json", *reference).json()
+            self.assertEqual((told["answered"], told["exact_match"]), (6, events[1]["exact_match"]))
+            self.assertIn("reward_margin", told)
+            with open(failures) as file:
+                wrong = [json.loads(line) for line in file]
+            self.assertEqual([row["answer"] for row in wrong], right[:6])
+            self.assertTrue(all(row["prompt"] and "SELECT" not in row["prompt"] for row in wrong))
+
     def test_adapters_begin_at_the_reference(self):
         # A new adapter changes nothing, so the first step has no margin but rounding.
         words = ["--lora", "r=4", "--objective", "dpo", "--no-save", "--json", "--init", "random"]
