@@ -9,6 +9,7 @@ import subprocess
 import time
 
 import program
+import tiny_models
 from program import SMALL, read_bytes, write_rows
 
 USAGE, INPUT = 2, 3
@@ -139,6 +140,48 @@ class Objectives(program.ProgramTest):
             self.fail_with(USAGE, phrase, *run, *words)
         self.fail_with(INPUT, "fewer than the 384 of the model", *run, "--objective", "dpo", "--seq-len", "128", "--reference",
                        os.path.join(program.GOLDEN, "peft/base"))
+
+    def test_an_encoder_decoder(self):
+        """The losses and margins of torch; the same bits on other placements, and after a cut prompt; KTO; eval and answers."""
+        with open(os.path.join(program.GOLDEN, "t5_objectives.json")) as file:
+            golden = json.load(file)
+        model = self.path("t5")
+        tiny_models.write_model(model, tiny_models.MODELS["t5_gated"])
+        shutil.copy(os.path.join(program.GOLDEN, "tokenizers/byte_level.json"), model + "/tokenizer.json")
+        with open(model + "/tokenizer_config.json", "w") as file:
+            json.dump({"eos_token": "<|eos|>"}, file)
+        rows = write_rows(self.path("t5.jsonl"), [{"prompt": p, "chosen": c, "rejected": r} for p, c, r in golden["rows"]])
+        labels = write_rows(self.path("t5-labels.jsonl"), [{"prompt": p, "completion": c, "label": i != 1}
+                                                           for i, (p, c, _) in enumerate(golden["rows"])])
+        short = ("--model", model, "--threads", "1", "--no-forecast", "--steps", "4", "--dtype", "fp32", "--lr", str(golden["lr"]))
+        words = (*short, "--seq-len", "128", "--tokens-per-step", "384", "--schedule", "constant", "--warmup", "0", "--beta",
+                 str(golden["beta"]), "--eval-data", rows, "--eval-generate", "3")
+        for objective in ("dpo", "orpo"):
+            out = self.path("t5-" + objective)
+            self.succeed("train", *words, "--data", rows, "--micro-batch", "3", "--objective", objective, "--out", out)
+            log = self.log("t5-" + objective)
+            got = [(event["loss"], event["reward_margin"]) for event in log if event["event"] == "step"]
+            for i, ((loss, margin), (want, wanted_margin)) in enumerate(zip(got, golden[objective], strict=True)):
+                self.assertAlmostEqual(loss, want, delta=(2e-4 if i else 2e-6) * want)  # AdamW's first steps magnify roundings
+                self.assertAlmostEqual(margin, wanted_margin, delta=2e-3 if i else 1e-5)
+            last = [event for event in log if event["event"] == "eval"][-1]
+            self.assertEqual(last["answered"], 3)
+            told = self.succeed("eval", out, "--data", rows, "--objective", objective, "--beta", str(golden["beta"]), "--dtype", "fp32",
+                                "--seq-len", "128", "--micro-batch", "3", "--threads", "1", "--json",
+                                *(("--reference", model) if objective == "dpo" else ())).json()
+            self.assertEqual((told["loss"], told["reward_margin"]), (last["loss"], last["reward_margin"]))
+        cut = ("train", *short, "--seq-len", "32", "--micro-batch", "1", "--tokens-per-step", "96")
+        for objective, data in (("ipo", rows), ("kto", labels)):
+            evals = ("--eval-data", data, "--objective", objective)
+            for i, more in enumerate([(), ("--home", "weights=host,state=host", "--recompute", "all"),
+                                      ("--gpus", "2", "--device", "cpu", "--shard", "stages")]):
+                self.succeed(*cut, *more, "--data", data, *evals, "--out", self.path(f"t5-{objective}{i}"))
+                self.assertEqual(read_bytes(self.path(f"t5-{objective}{i}/model.safetensors")),
+                                 read_bytes(self.path(f"t5-{objective}0/model.safetensors")), (objective, more))
+        self.succeed("train", *words, "--data", rows, "--micro-batch", "3", "--objective", "dpo", "--lora", "r=2", "--out", self.path("t5-lora"))
+        steps = [event for event in self.log("t5-lora") if event["event"] == "step"]
+        self.assertAlmostEqual(steps[0]["loss"], 0.6931472, 5)
+        self.assertLess(steps[3]["loss"], steps[0]["loss"])
 
     def test_answers(self):
         """The prompt is answered, and the chosen answer is the right one; a bad answer of KTO is none."""
