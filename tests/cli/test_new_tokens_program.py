@@ -304,7 +304,8 @@ class NewTokens(program.ProgramTest):
             self.fail_with(INPUT, phrase, "train", "--model", self.path("gemma"), "--data", self.rows, "--out", self.path("none"), *words)
 
         for content, phrase in ((b"a\nb\n\nc\n", "line 3: the token is empty"), (b"", "the file has no token"),
-                                (b"x\n\xff\xfe\n", "line 2: the token is not UTF-8"), (b"a\0b\n", "line 1: the token has a NUL"),
+                                (b"x\n\xff\xfe\n", "line 2: the token is not UTF-8"), (b"ab\xc3\n", "line 1: the token is not UTF-8"),
+                                (b"a\n\rb\n", "line 2: the token begins"), (b"a\0b\n", "line 1: the token has a NUL"),
                                 (b'"a\\u0000"\n', "line 1: the token has a NUL"), (b'"a\n', None), (b'"a\\q"\n', "no JSON string"),
                                 (b"new one\nx2\nnew one\n", "line 3: the token is given twice"), (b" x\n", "line 1: the token begins"),
                                 (b"x" * 1025 + b"\n", "line 1: the token is longer"), (b"\n" * 1000000, "line 1: the token is empty"),
