@@ -208,6 +208,9 @@ class NewTokens(program.ProgramTest):
                                      program.read_bytes(f"{out}/{name}"), name)
             self.fail_with(INPUT, "token_adapter.trainable_tokens_delta is trained too, and llama.cpp has no adapters of that kind",
                            "export", out, "--gguf", "f32", "--out", self.path("no"))
+        text = self.tune("gemma", "lora-known", "--lora", "r=2", "--add-tokens", "a,b").err
+        self.assertIn("no new token · 2 of the given ones in the vocabulary already", text)
+        self.assertTrue(all(".lora_" in name for name in program.read_safetensors(self.path("lora-known/adapter_model.safetensors"))[2]))
         self.fail_with(USAGE, "merge the adapters first", "train", "--model", self.path("peft"), "--data", self.rows, "--out",
                        self.path("no"), "--adapter", os.path.join(program.GOLDEN, "peft/adapter"), "--add-tokens", "<b>")
 
@@ -294,7 +297,8 @@ class NewTokens(program.ProgramTest):
 
     def test_plan(self):
         """The plan of a shape counts the rows; a text that is a token already needs none."""
-        for model, given, rows in (("gemma", "<sql>,a,b2", 2), ("peft", "<sql>,b2", 0), ("gemma/config.json", "<sql>,a,b2", 3)):
+        for model, given, rows in (("gemma", "<sql>,a,b2,\u0100", 2),  # U+0100 has the id 0
+                                    ("peft", "<sql>,b2", 0), ("gemma/config.json", "<sql>,a,b2", 3)):
             plans = [self.succeed("plan", "--model", self.path(model), "--gpu", "h100", "--json", "--seq-len", "128", "--tokens-per-step", "512", *words).json()
                      for words in ((), ("--add-tokens", given))]
             self.assertEqual(plans[1]["model"]["parameters"] - plans[0]["model"]["parameters"], rows * 64, model)
