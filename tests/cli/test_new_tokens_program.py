@@ -144,7 +144,7 @@ class NewTokens(program.ProgramTest):
     def test_a_run_that_stops_and_resumes(self):
         """The file of tokens counts by its content; other tokens are refused."""
         tokens = self.file_of("three", ["<sql>", "ab", "SELECT "])
-        words = ("--save-every", "1", "--keep", "9", "--add-special-tokens", "<|x|>")
+        words = ("--save-every", "1", "--keep", "9", "--add-special-tokens", "<|x|>", "--rope-scaling", "linear:2")
         whole = self.tune("gemma", "whole", *words, "--add-tokens", tokens, steps="4").err
         self.assertIn("4 new tokens, from id 259 on", whole)
         first = self.path("whole/checkpoints/step-00000002")
@@ -160,7 +160,8 @@ class NewTokens(program.ProgramTest):
         self.succeed("export", first, "--out", self.path("exported"))
         with open(self.path("exported/config.json")) as file:
             self.assertEqual(json.load(file)["vocab_size"], 263)
-        self.assertEqual(program.read_bytes(self.path("exported/tokenizer.json")), program.read_bytes(self.path("whole/tokenizer.json")))
+        for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+            self.assertEqual(program.read_bytes(self.path("exported/" + name)), program.read_bytes(self.path("whole/" + name)), name)
 
     def test_the_bits_do_not_depend_on_homes(self):
         words = ("--add-tokens", '["<sql>", "SELECT "]', "--micro-batch", "1", "--tokens-per-step", "512", "--seq-len", "64")
