@@ -63,8 +63,8 @@ struct ot_bias_backward {
     float *dbias;
 };
 
-/* out[i, cols] = scale table[tokens[i]] for i < n. scale 0 means 1. Token ids must be in [0, vocab); the host
- * checks them. */
+/* out[i, cols] = scale table[tokens[i] - first] for i < n. scale 0 means 1. Token ids must be in
+ * [first, first + vocab); the host checks them. partial: others are allowed, and out[i] stays as it is. */
 struct ot_embed {
     enum ot_dtype dtype;
     int64_t n, cols, vocab;
@@ -72,10 +72,13 @@ struct ot_embed {
     const void *table; /* [vocab, cols] */
     void *out;
     float scale;
+    bool partial;
+    int64_t first;
 };
 
-/* dtable[tokens[i]] += scale dout[i], with the product rounded to fp32. scale 0 means 1. Repeated ids are
- * added in the order of i. */
+/* dtable[tokens[i] - first] += scale dout[i], with the product rounded to fp32. scale 0 means 1. Repeated ids
+ * are added in the order of i. partial: ids outside of [first, first + vocab) are allowed, and add
+ * nothing. */
 struct ot_embed_backward {
     enum ot_dtype dtype;
     int64_t n, cols, vocab;
@@ -83,6 +86,8 @@ struct ot_embed_backward {
     const void *dout;
     float *dtable; /* [vocab, cols] */
     float scale;
+    bool partial;
+    int64_t first;
 };
 
 /* Normalises rows r = 0..rows-1 of `cols` elements each. Row r starts at x + (r / group) * ldx + (r % group)

@@ -64,7 +64,8 @@ static OT_OPS_INLINE bool ot_objective_has_reference(enum ot_objective_kind kind
     return kind == OT_OBJECTIVE_DPO || kind == OT_OBJECTIVE_IPO || kind == OT_OBJECTIVE_KTO;
 }
 
-/* Tokens [begin, middle) are answer 0 with its prompt, [middle, end) are answer 1 with its prompt. */
+/* Tokens [begin, middle) are answer 0 with its prompt, [middle, end) are answer 1 with its prompt. Of an
+ * encoder-decoder they are the answers alone. */
 struct ot_comparison {
     int32_t begin, middle, end;
     int32_t targets[2]; /* targets of each answer, at least 1 */

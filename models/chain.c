@@ -43,6 +43,9 @@ static int64_t first_cleared(const struct ot_model *model, int block, const stru
         return 0;
     if (slab == &model->slabs[embed->uses[model->embed.table.use].slab])
         return model->config.vocab * model->config.hidden;
+    if (model->embed.new_rows.use != OT_ABSENT &&
+        slab == &model->slabs[embed->uses[model->embed.new_rows.use].slab])
+        return 0; /* a tied head's use of the rows of new tokens */
     return model->slab_memory[slab - model->slabs].matrix_params;
 }
 

@@ -188,6 +188,10 @@ struct ot_model_config {
     /* ---- head ---- */
     float logit_softcap;  /* 0: none */
     double logit_divisor; /* logits are divided by it (Granite); 0: 1 */
+
+    /* ---- tokens that adapters train (lora.h, TOKENS); no key of config.json ---- */
+    int64_t first_new, n_new; /* their ids; n_new 0: none */
+    bool head_has_new;        /* a head that is not tied has them too */
 };
 
 /* Checks that counts are positive, widths at most 2^24, other sizes below 2^31, query heads a multiple of

@@ -93,12 +93,14 @@ struct ot_embed_layout {
     struct ot_place table, positions;
     struct ot_norm_layout norm;
     struct ot_lora_unit lora; /* a: [vocab, rank], whose rows are looked up */
+    struct ot_place new_rows; /* [n_new, hidden]; lora.h, TOKENS */
 };
 
 struct ot_head_layout {
     struct ot_place projection, bias;
     struct ot_norm_layout norm;
     struct ot_lora_unit lora;
+    struct ot_place new_rows; /* [n_new, hidden]; of a tied head those of the embedding */
 };
 
 struct ot_slab_memory { /* owns what the pointers of a slab's ot_slab_spec refer to */

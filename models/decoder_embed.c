@@ -2,6 +2,7 @@
  *
  *     y = scale (E[token] + adapter) (+ noise) + P[position],   or the norm or dropout of that
  *
+ * Rows of new tokens (lora.h) take the place of those of E.
  * The table P of learned positions, the scale and the norm are there if the model has them (config.h).
  * Backward of a norm reads its input, which it computes again. */
 #include "models/dropout.h"
@@ -66,23 +67,35 @@ struct table {
     const int32_t *rows;
     int64_t n_rows, cols;
     float scale;
+    bool partial; /* it has rows of the numbers [first, first + n_rows) alone */
+    int64_t first;
 };
 
 static struct table token_table(const struct ot_model *model, const struct ot_block_run *run) {
     return (struct table){model->embed.table, run->batch.tokens, model->config.vocab, model->config.hidden,
-                          embed_scale(model)};
+                          .scale = embed_scale(model)};
+}
+
+static struct table new_table(const struct ot_model *model, const struct ot_block_run *run) {
+    struct table table = token_table(model, run);
+    table.place = model->embed.new_rows;
+    table.n_rows = model->config.n_new;
+    table.partial = true;
+    table.first = model->config.first_new;
+    return table;
 }
 
 static struct table position_table(const struct ot_model *model, const struct ot_block_run *run) {
     return (struct table){model->embed.positions, run->batch.position, model->config.max_position,
-                          model->config.hidden, 1};
+                          model->config.hidden, .scale = 1};
 }
 
 /* The adapter's A. */
 static struct table adapter_table(const struct ot_model *model, const struct ot_block_run *run,
                                   const struct embed_memory *memory) {
     const struct ot_lora_unit *lora = &memory->lora;
-    return (struct table){lora->a, run->batch.tokens, model->config.vocab, lora->rank, lora->maps[0].scale};
+    return (struct table){lora->a, run->batch.tokens, model->config.vocab, lora->rank,
+                          .scale = lora->maps[0].scale};
 }
 
 static void look_up(const struct ot_block_run *run, const struct table *table, void *out) {
@@ -95,6 +108,8 @@ static void look_up(const struct ot_block_run *run, const struct table *table, v
         .table = ot_run_weight(run, table->place), /* [n_rows, cols] */
         .out = out,                                /* [n, cols] */
         .scale = table->scale,
+        .partial = table->partial,
+        .first = table->first,
     };
     ot_run_ops(run)->embed(run->lane, &op);
 }
@@ -111,6 +126,8 @@ static void look_up_backward(const struct ot_block_run *run, const struct table 
         .dout = dout,                             /* [n, cols] */
         .dtable = ot_run_grad(run, table->place), /* [n_rows, cols] */
         .scale = scale,
+        .partial = table->partial,
+        .first = table->first,
     };
     if (op.dtable)
         ot_run_ops(run)->embed_backward(run->lane, &op);
@@ -158,6 +175,10 @@ static void sum_up(const struct ot_model *model, const struct ot_block_run *run,
     const struct table tokens = token_table(model, run), positions = position_table(model, run);
     const struct ot_drop_rows drops = drop_rows(model, run);
     look_up(run, &tokens, out);
+    if (model->embed.new_rows.use != OT_ABSENT) {
+        const struct table new = new_table(model, run);
+        look_up(run, &new, out);
+    }
     if (model->embed.lora.n > 0) {
         const struct ot_linear map = adapter(model, run, memory);
         ot_linear_add_adapters(run, &map, run->dtype, out);
@@ -216,6 +237,10 @@ static void backward(const struct ot_model *model, int block, const struct ot_bl
         grad = memory.grad;
     if (model->config.positions == OT_POSITIONS_LEARNED)
         look_up_backward(run, &positions, 1, grad);
+    if (model->embed.new_rows.use != OT_ABSENT) {
+        const struct table new = new_table(model, run);
+        look_up_backward(run, &new, new.scale, grad);
+    }
     if (model->embed.lora.n == 0) {
         look_up_backward(run, &tokens, tokens.scale, grad);
         return;

@@ -123,14 +123,83 @@ static void chunk_norm(const struct ot_model *model, const struct ot_block_run *
     ot_drop(model, run, &rows, chunk->normed, NULL, chunk->normed);
 }
 
+/* ---- rows of new tokens (lora.h) ---- */
+
+/* The logits of new tokens: rows [n, vocab], whose other columns the table made. */
+static void new_logits(const struct ot_model *model, const struct ot_block_run *run,
+                       const struct ot_linear *projection, const void *x, float *logits) {
+    const struct ot_model_config *c = &model->config;
+    const struct ot_gemm gemm = {
+        .dtype = run->dtype,
+        .c_dtype = OT_F32,
+        .trans_b = true,
+        .by_rows = ot_run_by_rows(run),
+        .m = projection->rows,
+        .n = c->n_new,
+        .k = c->hidden,
+        .a = x, /* [rows, hidden] */
+        .lda = c->hidden,
+        .b = ot_run_weight(run, model->head.new_rows), /* [n_new, hidden] */
+        .ldb = c->hidden,
+        .c = logits + c->first_new, /* [rows, n_new] */
+        .ldc = c->vocab,
+        .scale = projection->scale,
+    };
+    ot_run_ops(run)->gemm(run->lane, &gemm);
+}
+
+/* The gradient of the rows, and the part of dx that comes through them: the table has zeros there. */
+static void new_backward(const struct ot_model *model, const struct ot_block_run *run,
+                         const struct ot_linear *projection, const void *x, const void *dlogits, void *dx) {
+    const struct ot_model_config *c = &model->config;
+    const void *dy = ot_run_at(run, dlogits, c->first_new);
+    float *grad = ot_run_grad(run, model->head.new_rows);
+    const struct ot_gemm rows = {
+        .dtype = run->dtype,
+        .c_dtype = OT_F32,
+        .trans_a = true,
+        .m = c->n_new,
+        .n = c->hidden,
+        .k = projection->rows,
+        .a = dy, /* [rows, n_new] */
+        .lda = c->vocab,
+        .b = x, /* [rows, hidden] */
+        .ldb = c->hidden,
+        .addend = projection->adds ? grad : NULL,
+        .c = grad, /* [n_new, hidden] */
+        .ldc = c->hidden,
+        .scale = projection->scale,
+    };
+    const struct ot_gemm input = {
+        .dtype = run->dtype,
+        .c_dtype = run->dtype,
+        .m = projection->rows,
+        .n = c->hidden,
+        .k = c->n_new,
+        .a = dy,
+        .lda = c->vocab,
+        .b = ot_run_weight(run, model->head.new_rows), /* [n_new, hidden] */
+        .ldb = c->hidden,
+        .addend = dx,
+        .c = dx, /* [rows, hidden] */
+        .ldc = c->hidden,
+        .scale = projection->scale,
+    };
+    ot_run_ops(run)->gemm(run->lane, &rows);
+    ot_run_ops(run)->gemm(run->lane, &input);
+}
+
 /* The logits of n tokens of the chunk, from token `first` of the chunk on. */
-static void piece_logits(const struct ot_block_run *run, const struct chunk *chunk, int64_t first, int64_t n,
-                         float *logits) {
+static void piece_logits(const struct ot_model *model, const struct ot_block_run *run,
+                         const struct chunk *chunk, int64_t first, int64_t n, float *logits) {
     struct ot_linear projection = chunk->projection;
     projection.rows = n;
     projection.ax = ot_run_at(run, chunk->ax, first * projection.lora->rank);
     projection.first_row += first;
-    ot_linear_forward(run, &projection, ot_run_at(run, chunk->normed, first * projection.in), OT_F32, logits);
+    const void *x = ot_run_at(run, chunk->normed, first * projection.in);
+    ot_linear_forward(run, &projection, x, OT_F32, logits);
+    if (model->head.new_rows.use != OT_ABSENT)
+        new_logits(model, run, &projection, x, logits);
 }
 
 /* The losses of a piece, and the gradient of its logits. Scores are log-probabilities, without label
@@ -159,7 +228,7 @@ static void piece_loss(const struct ot_model *model, const struct ot_block_run *
         .loss_scale = run->batch.loss_scale,
         .weights = want_grad && run->batch.weights ? run->batch.weights + chunk->first + first : NULL,
     };
-    piece_logits(run, chunk, first, n, logits);
+    piece_logits(model, run, chunk, first, n, logits);
     ot_run_ops(run)->cross_entropy(run->lane, &op);
     if (want_grad && chunk->projection.lora->dora) {
         struct ot_linear projection = chunk->projection;
@@ -182,6 +251,8 @@ static void chunk_backward(const struct ot_model *model, const struct ot_block_r
     }
     ot_linear_backward_params(run, &projection, chunk->normed, chunk->dlogits, vocab);
     ot_linear_backward_input(run, &projection, chunk->dlogits, vocab, chunk->dnormed);
+    if (model->head.new_rows.use != OT_ABSENT)
+        new_backward(model, run, &projection, chunk->normed, chunk->dlogits, chunk->dnormed);
     ot_drop(model, run, &rows, chunk->dnormed, NULL, chunk->dnormed);
     ot_model_norm_backward(model, run, &model->head.norm, chunk->n, ot_run_at(run, run->x, at), chunk->stats,
                            chunk->dnormed, NULL, ot_run_at(run, run->dxy, at));
@@ -220,7 +291,7 @@ static void last_logits(const struct ot_model *model, const struct ot_block_run 
             make_chunk(model, run, first, ot_min(end - first, CHUNK_TOKENS), false, first == begin);
         chunk_norm(model, run, &chunk);
         for (int64_t at = 0, step = piece_tokens(vocab); at < chunk.n; at += step)
-            piece_logits(run, &chunk, at, ot_min(chunk.n - at, step),
+            piece_logits(model, run, &chunk, at, ot_min(chunk.n - at, step),
                          run->logits + (first - begin + at) * vocab);
     }
     const struct ot_softcap op = {

@@ -499,6 +499,8 @@ void ot_head_work(const struct ot_model *model, int block, enum ot_work_kind kin
         lora_forward_work(lora, h, item, sizeof(float), train, out);
         out->moved_bytes += sizeof(float) * dora_forward_elems(lora, vocab, train);
     }
+    if (model->head.new_rows.use != OT_ABSENT && (kind == OT_WORK_FORWARD || train))
+        out->product_flops += (train ? 6 : 2) * h * (double)c->n_new;
     if (kind == OT_WORK_BACKWARD) {
         bool trained = has_gradient(model, block, model->head.projection);
         out->product_flops += ((trained ? 4 : 2) + (doubles ? 2 : 0)) * h * vocab;

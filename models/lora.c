@@ -60,6 +60,10 @@ bool ot_lora_has_tensor(const char *name) {
     return strncmp(name, OT_LORA_PREFIX, sizeof OT_LORA_PREFIX - 1) == 0;
 }
 
+bool ot_lora_is_of_tokens(const char *name) {
+    return ot_lora_has_tensor(name) && strstr(name, "." OT_LORA_TOKENS) != NULL;
+}
+
 void ot_lora_row_norms(const float *weight, int64_t rows, int64_t cols, float *norms) {
     for (int64_t r = 0; r < rows; r++) {
         double sum = 0;

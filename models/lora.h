@@ -45,6 +45,12 @@
  * of a linear map. Backward looks ax up again. As in PEFT there is no dropout, and a tied head multiplies
  * with E without the adapter.
  *
+ * TOKENS. Adapters may have rows of the embedding and of the head for n_new tokens with neighbouring ids
+ * (trainable_token_indices of PEFT): ".token_adapter.trainable_tokens_delta" [n_new, dim] in files. They take
+ * the place of the table's rows; a tied head uses those of the embedding. The frozen table has zeros there,
+ * so that the product of the gradient of the logits with it needs no exception. In files it has the values
+ * with which the rows began.
+ *
  * EXPERTS. In transformers, all experts of a layer are two parameters: gate_up_proj and down_proj of
  * mlp.experts. Each may have an adapter (target_parameters of PEFT; ParamWrapper in tuners/lora/layer.py): an
  * A and a B for each expert, of one rank. Gate and up of an expert share its A. A packed row
@@ -137,5 +143,8 @@ bool ot_lora_is_linear(const char *module);
 #define OT_LORA_PREFIX "base_model.model."
 /* True if a tensor of the model belongs to an adapter. */
 bool ot_lora_has_tensor(const char *name);
+/* The end of the names of the rows of tokens, after the module's name; true if a tensor has it. */
+#define OT_LORA_TOKENS "token_adapter.trainable_tokens_delta"
+bool ot_lora_is_of_tokens(const char *name);
 
 #endif

@@ -148,6 +148,8 @@ const struct ot_tensor *ot_model_tensor(const struct ot_model *model, int64_t in
 bool ot_model_can_adapt(const struct ot_model_config *config, enum ot_module module);
 /* The weight that an adapter's tensor belongs to. For a tied head's adapter this is the embedding. */
 const struct ot_tensor *ot_model_adapted(const struct ot_model *model, const struct ot_tensor *adapter);
+/* True if adapters have rows of tokens that take the place of some of this table's (lora.h, TOKENS). */
+bool ot_model_has_token_rows(const struct ot_model *model, const struct ot_tensor *table);
 struct ot_chain;
 /* The model as the engine sees it (offload/block.h). Owned by the model. */
 const struct ot_chain *ot_model_chain(const struct ot_model *model);

@@ -196,9 +196,10 @@ static void build_embed(struct ot_params_walk *w) {
     const struct ot_model_config *c = &w->model->config;
     struct ot_embed_layout *at = &w->model->embed;
     begin_block(w, 0, "embed");
-    *at = (struct ot_embed_layout){.positions = ABSENT, .norm = NO_NORM};
+    *at = (struct ot_embed_layout){.positions = ABSENT, .norm = NO_NORM, .new_rows = ABSENT};
     add_matrix(w, &at->table, OT_MODULE_EMBEDDING, c->vocab, c->hidden, OT_INIT_NORMAL);
     ot_params_add_embedding_lora(w);
+    ot_params_add_token_rows(w, w->tensors[0], &at->lora, &at->new_rows);
     if (c->positions == OT_POSITIONS_LEARNED)
         add_matrix(w, &at->positions, OT_MODULE_POSITIONS, c->max_position, c->hidden, OT_INIT_NORMAL);
     if (c->embed_norm)
@@ -442,7 +443,28 @@ static void add_projection(struct ot_params_walk *w) {
         return;
     }
     add_matrix(w, &model->head.projection, OT_MODULE_HEAD, c->vocab, c->hidden, OT_INIT_NORMAL);
+    const struct ot_tensor projection = w->tensors[w->n - 1];
     add_lora_of_last(w, 1, &model->head.lora);
+    if (!c->head_has_new)
+        return;
+    ot_params_add_token_rows(w, projection, &model->head.lora, &model->head.new_rows);
+    bool in_embedding = model->embed.new_rows.use != OT_ABSENT;
+    if (w->rc == 0 && c->n_new > 0 && w->setup && w->setup->lora && in_embedding == projection.trained)
+        w->rc = ot_fail(OT_E_INPUT,
+                        "new tokens beside adapters: of the embedding and the head, train both or none as "
+                        "a whole");
+}
+
+/* A tied head uses the table of the embedding, and the rows of new tokens beside it. */
+static void tie_head(struct ot_model *model, struct ot_block_spec *block) {
+    const struct ot_block_spec *embed = &model->blocks[0];
+    const struct ot_place table = model->embed.table, rows = model->embed.new_rows;
+    model->head.projection = (struct ot_place){block->n_uses, table.at};
+    block->uses[block->n_uses++] = (struct ot_block_use){embed->uses[table.use].slab, true};
+    if (rows.use == OT_ABSENT)
+        return;
+    model->head.new_rows = (struct ot_place){block->n_uses, rows.at};
+    block->uses[block->n_uses++] = (struct ot_block_use){embed->uses[rows.use].slab, true};
 }
 
 static void build_head(struct ot_params_walk *w) {
@@ -450,17 +472,14 @@ static void build_head(struct ot_params_walk *w) {
     const struct ot_model_config *c = &model->config;
     struct ot_block_spec *block = &model->blocks[model->chain.n_blocks - 1];
     begin_block(w, model->chain.n_blocks - 1, "head");
-    model->head = (struct ot_head_layout){.bias = ABSENT, .norm = NO_NORM};
+    model->head = (struct ot_head_layout){.bias = ABSENT, .norm = NO_NORM, .new_rows = ABSENT};
     add_projection(w);
     if (c->head_bias)
         add_bias(w, &model->head.bias, OT_MODULE_HEAD, c->vocab);
     add_norm(w, &model->head.norm, OT_MODULE_NORM);
     end_block(w);
-    if (c->tied) {
-        int slab = model->blocks[0].uses[model->embed.table.use].slab;
-        model->head.projection = (struct ot_place){block->n_uses, model->embed.table.at};
-        block->uses[block->n_uses++] = (struct ot_block_use){slab, true};
-    }
+    if (c->tied)
+        tie_head(model, block);
 }
 
 /* Allocates the tables, each block with room for two slabs. */

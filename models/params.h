@@ -22,6 +22,9 @@ struct ot_params_walk {
 
 /* place: where the place of a unit goes, whose first tensor this is. NULL: the tensor goes on with the unit
  * before it. */
+/* Adds the rows of new tokens beside a table, if the run trains them by themselves. unit: its adapter. */
+void ot_params_add_token_rows(struct ot_params_walk *w, struct ot_tensor table,
+                              const struct ot_lora_unit *unit, struct ot_place *place);
 struct ot_tensor *ot_params_append(struct ot_params_walk *w, struct ot_place *place, int64_t rows,
                                    int64_t cols, enum ot_init init);
 

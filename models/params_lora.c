@@ -171,3 +171,25 @@ void ot_params_add_embedding_lora(struct ot_params_walk *w) {
         OT_FORM_TRANSPOSED;
     add_lora_tensor(w, &map->b, &table, "lora_embedding_B", table.cols, map->rank, OT_INIT_LORA_NORMAL);
 }
+
+void ot_params_add_token_rows(struct ot_params_walk *w, struct ot_tensor table,
+                              const struct ot_lora_unit *unit, struct ot_place *place) {
+    const struct ot_model_config *c = &w->model->config;
+    char module[sizeof table.name];
+    if (c->n_new == 0 || !w->setup || !w->setup->lora || table.trained)
+        return;
+    module_of(&table, module);
+    if (unit->n > 0 && w->rc == 0)
+        w->rc = ot_fail(OT_E_INPUT,
+                        "adapter of %s: its new tokens are trained by themselves, and PEFT has no form for "
+                        "both; leave the module out of the targets",
+                        module);
+    struct ot_tensor *t = add_tensor_of(w, place, &table, module, "", c->n_new, table.cols);
+    snprintf(t->name, sizeof t->name, OT_LORA_PREFIX "%.40s." OT_LORA_TOKENS, module); /* short names */
+}
+
+bool ot_model_has_token_rows(const struct ot_model *model, const struct ot_tensor *table) {
+    bool is_table = table->dims == 2 && !ot_lora_has_tensor(table->name);
+    return is_table && ((table->module == OT_MODULE_EMBEDDING && model->embed.new_rows.use != OT_ABSENT) ||
+                        (table->module == OT_MODULE_HEAD && model->head.new_rows.use != OT_ABSENT));
+}

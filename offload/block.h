@@ -37,9 +37,9 @@
  * activation has a place for every token of both: inputs carry the encoder's results, targets the decoder's.
  * So the engine sees one chain and one boundary.
  *
- * COMPARISONS. An objective may compare rows (ot_chain.compares; kernels/ops_compare.h). Then the last block
- * runs forward in training too: it writes the losses of the tokens. The engine computes their weights, and
- * backward multiplies the gradients of the tokens' losses with them.
+ * COMPARISONS. An objective may compare rows, of pairs too (ot_chain.compares; kernels/ops_compare.h). Then
+ * the last block runs forward in training as well: it writes the losses of the tokens. The engine computes
+ * their weights, and backward multiplies the gradients of the tokens' losses with them.
  *
  * forward and backward only enqueue ops on run->lane, and keep no state: `run` has everything that a call
  * needs. The engine may call them for any micro-batch in any order, because it orders the work itself. All
@@ -102,7 +102,7 @@ enum { OT_SLAB_ALIGN_PARAMS = 2048 };
 /* The bytes of a unit in which encoded slabs are moved: the size of the narrowest values. */
 enum { OT_ENCODED_UNIT = 2, OT_ENCODED_ALIGN = OT_SLAB_ALIGN_PARAMS * OT_ENCODED_UNIT };
 
-enum { OT_MAX_USES = 3 };
+enum { OT_MAX_USES = 4 };
 
 struct ot_block_use {
     int slab;
@@ -252,7 +252,7 @@ struct ot_chain {
     size_t boundary_tail_bytes; /* 0: there is no tail */
     int64_t kv_elems;           /* per token and middle block, each of k and v */
     bool has_pairs;             /* rows have inputs and targets (ROWS OF PAIRS above) */
-    bool compares;              /* COMPARISONS above; not with pairs */
+    bool compares;              /* COMPARISONS above */
     int64_t head_dim;           /* elements of a head of attention; 0: unknown. Only predictions read it */
     int64_t vocab;              /* tokens and targets are less than this */
     int64_t max_position;       /* positions are less than this */
@@ -291,8 +291,8 @@ static inline size_t ot_chain_boundary_bytes(const struct ot_chain *chain, int64
 }
 
 /* The token arrays of a micro-batch, in their order in memory. Only a chain with pairs has the last three. A
- * chain that compares has room for comparisons in their place, in OT_COMPARISON_ARRAYS arrays: each has four
- * tokens or more, two of each answer. */
+ * chain that compares has room for comparisons behind its arrays, in OT_COMPARISON_ARRAYS arrays: each has
+ * four tokens or more, two of each answer. */
 enum ot_token_array {
     OT_ARRAY_TOKENS,
     OT_ARRAY_TARGETS,
@@ -304,7 +304,6 @@ enum ot_token_array {
     OT_MOST_TOKEN_ARRAYS
 };
 enum {
-    OT_ARRAY_COMPARISONS = OT_ARRAY_INPUT_FIRST,
     OT_COMPARISON_TOKENS = 4, /* the fewest */
     OT_COMPARISON_ARRAYS = sizeof(struct ot_comparison) / (OT_COMPARISON_TOKENS * sizeof(int32_t))
 };
@@ -312,7 +311,7 @@ static inline int ot_token_arrays(bool has_pairs) {
     return has_pairs ? OT_MOST_TOKEN_ARRAYS : OT_ARRAY_INPUT_FIRST;
 }
 static inline int ot_chain_token_arrays(const struct ot_chain *chain) {
-    return chain->compares ? OT_ARRAY_COMPARISONS + OT_COMPARISON_ARRAYS : ot_token_arrays(chain->has_pairs);
+    return ot_token_arrays(chain->has_pairs) + (chain->compares ? OT_COMPARISON_ARRAYS : 0);
 }
 
 /* The arguments that all runs of one caller share. */

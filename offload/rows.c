@@ -23,12 +23,13 @@ static int check_pairs(const struct ot_micro_batch *mb, int micro) {
     return 0;
 }
 
-/* Checks that the comparisons are in order, and that each has two rows with targets. */
+/* Checks that the comparisons are in order, and that each has two rows with targets. Of pairs they are
+ * targets: the inputs lie elsewhere. */
 static int check_comparisons(const struct ot_micro_batch *mb, int micro) {
-    int32_t before = 0;
+    int32_t before = (int32_t)mb->n_inputs, least = mb->n_inputs > 0 ? 1 : 2;
     for (int64_t i = 0; i < mb->n_comparisons; i++) {
         const struct ot_comparison *c = &mb->comparisons[i];
-        bool sound = before <= c->begin && c->begin + 2 <= c->middle && c->middle + 2 <= c->end &&
+        bool sound = before <= c->begin && c->begin + least <= c->middle && c->middle + least <= c->end &&
                      c->end <= mb->n_tokens && c->targets[0] > 0 && c->targets[1] > 0;
         if (!sound)
             return ot_fail(OT_E_INPUT, "micro-batch %d: comparison %lld cannot be of tokens %d, %d to %d",
@@ -67,9 +68,9 @@ int ot_rows_check(const struct ot_chain *chain, int64_t most, const struct ot_mi
         if (mb->row_start[i] < 0 || mb->row_start[i] > i)
             return ot_fail(OT_E_INPUT, "micro-batch %d, token %lld: its row cannot start at token %d", micro,
                            (long long)i, mb->row_start[i]);
-    if (chain->compares)
-        return check_comparisons(mb, micro);
-    return chain->has_pairs ? check_pairs(mb, micro) : 0;
+    if (chain->has_pairs)
+        OT_TRY(check_pairs(mb, micro));
+    return chain->compares ? check_comparisons(mb, micro) : 0;
 }
 
 /* ---- copies ---- */

@@ -8,15 +8,27 @@
 
 enum { EMBED_BLOCK = 256 };
 
+/* The ids whose rows a table has: `n` from `first` on. */
+struct embed_ids {
+    int32_t first, n;
+    /* The row of an id. False: the table has none. */
+    __device__ __forceinline__ bool find(int32_t id, int32_t *row) const {
+        *row = id - first;
+        return *row >= 0 && *row < n;
+    }
+};
+
 /* A block has `tokens` tokens; a row has `words` words. */
 template <class WORD>
-__global__ void embed_rows(const int32_t *ids, int64_t n, int tokens, int words, const WORD *table,
-                           WORD *out) {
+__global__ void embed_rows(const int32_t *ids, int64_t n, int tokens, int words, struct embed_ids known,
+                           const WORD *table, WORD *out) {
     int64_t first = (int64_t)blockIdx.x * tokens;
     int here = n - first < tokens ? (int)(n - first) : tokens;
+    int32_t row;
     for (int i = (int)threadIdx.x; i < here * words; i += EMBED_BLOCK) {
         int64_t token = first + i / words;
-        out[token * words + i % words] = table[(int64_t)ids[token] * words + i % words];
+        if (known.find(ids[token], &row))
+            out[token * words + i % words] = table[(int64_t)row * words + i % words];
     }
 }
 
@@ -26,10 +38,14 @@ __global__ void embed_scaled(struct ot_embed op, int tokens) {
     const T *table = static_cast<const T *>(op.table);
     T *out = static_cast<T *>(op.out);
     int64_t first = (int64_t)blockIdx.x * tokens;
+    struct embed_ids known = {(int32_t)op.first, (int32_t)op.vocab};
     int cols = (int)op.cols, here = op.n - first < tokens ? (int)(op.n - first) : tokens;
+    int32_t row;
     for (int i = (int)threadIdx.x; i < here * cols; i += EMBED_BLOCK) {
         int64_t token = first + i / cols;
-        float x = ot_to_float(table[(int64_t)op.tokens[token] * cols + i % cols]);
+        if (!known.find(op.tokens[token], &row))
+            continue;
+        float x = ot_to_float(table[(int64_t)row * cols + i % cols]);
         out[token * cols + i % cols] = ot_from_float<T>(x * op.scale);
     }
 }
@@ -38,9 +54,10 @@ template <class WORD>
 static cudaError_t embed_words(const struct ot_embed *op, const struct ot_cuda_stream *on) {
     int64_t words = op->cols * (int64_t)ot_dtype_bytes(op->dtype) / (int64_t)sizeof(WORD);
     int tokens = words < EMBED_BLOCK ? (int)(EMBED_BLOCK / words) : 1;
+    struct embed_ids known = {(int32_t)op->first, (int32_t)op->vocab};
     return ot_launch(embed_rows<WORD>, dim3((unsigned)ot_ceil_div(op->n, tokens)), dim3(EMBED_BLOCK), 0,
-                     on->stream, op->tokens, op->n, tokens, (int)words, static_cast<const WORD *>(op->table),
-                     static_cast<WORD *>(op->out));
+                     on->stream, op->tokens, op->n, tokens, (int)words, known,
+                     static_cast<const WORD *>(op->table), static_cast<WORD *>(op->out));
 }
 
 cudaError_t ot_cuda_embed(const struct ot_embed *args, const struct ot_cuda_stream *on) {
@@ -121,14 +138,14 @@ __global__ void embed_sort(const int32_t *tokens, int n, struct sorted_tokens so
 }
 
 template <class T, bool ALIGNED>
-__global__ void embed_sum(const T *dout, int n, int cols, struct sorted_tokens sorted, float scale,
-                          float *dtable) {
+__global__ void embed_sum(const T *dout, int n, int cols, struct sorted_tokens sorted, struct embed_ids known,
+                          float scale, float *dtable) {
     constexpr int N = ot_pack<T>::N;
     int begin = (int)blockIdx.x, p = (int)blockIdx.y * SUM_BLOCK + (int)threadIdx.x;
-    int32_t id = sorted.ids[begin];
-    if ((begin > 0 && sorted.ids[begin - 1] == id) || p * N >= cols)
+    int32_t id = sorted.ids[begin], row;
+    if ((begin > 0 && sorted.ids[begin - 1] == id) || p * N >= cols || !known.find(id, &row))
         return;
-    float *to = dtable + (int64_t)id * cols;
+    float *to = dtable + (int64_t)row * cols;
     ot_pack<T> sum = ot_row_load_floats<ALIGNED, T>(to, p, cols);
     for (int at = begin; at < n && sorted.ids[at] == id; at += BATCH) {
         ot_pack<T> more[BATCH];
@@ -159,6 +176,7 @@ static cudaError_t embed_run(const struct ot_embed_backward *op, const struct ot
                    ot_rows_aligned(op->dtable, op->cols, sizeof(float));
     auto sum = aligned ? embed_sum<T, true> : embed_sum<T, false>;
     float scale = op->scale != 0 ? op->scale : 1.0f;
+    struct embed_ids known = {(int32_t)op->first, (int32_t)op->vocab};
     unsigned strips = (unsigned)ot_ceil_div(ot_ceil_div(op->cols, ot_pack<T>::N), SUM_BLOCK);
     for (int64_t first = 0; first < op->n; first += PIECE_TOKENS) {
         int n = op->n - first < PIECE_TOKENS ? (int)(op->n - first) : (int)PIECE_TOKENS;
@@ -166,7 +184,7 @@ static cudaError_t embed_run(const struct ot_embed_backward *op, const struct ot
                               SORT_BLOCK * sizeof(int32_t), on->stream, op->tokens + first, n, sorted));
         OT_CUDA_TRY(ot_launch(sum, dim3((unsigned)n, strips), dim3(SUM_BLOCK), 0, on->stream,
                               static_cast<const T *>(op->dout) + first * op->cols, n, (int)op->cols, sorted,
-                              scale, op->dtable));
+                              known, scale, op->dtable));
     }
     return cudaSuccess;
 }

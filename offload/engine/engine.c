@@ -317,8 +317,8 @@ static void copy_micro(struct ot_engine *en, int64_t step, int micro, const stru
     ot_rows_copy(ot_token_arrays(en->chain.has_pairs), mb, past, n_tokens,
                  batch + ot_engine_batch_offset(en, micro, 0), en->plan.micro_tokens);
     if (mb->n_comparisons > 0)
-        memcpy(batch + ot_engine_batch_offset(en, micro, OT_ARRAY_COMPARISONS), mb->comparisons,
-               (size_t)mb->n_comparisons * sizeof *mb->comparisons);
+        memcpy(batch + ot_engine_batch_offset(en, micro, ot_token_arrays(en->chain.has_pairs)),
+               mb->comparisons, (size_t)mb->n_comparisons * sizeof *mb->comparisons);
     en->steps[step & 1].comparisons[micro] = mb->n_comparisons;
     en->steps[step & 1].micro_tokens[micro] = n_tokens;
     en->steps[step & 1].micro_inputs[micro] = mb->n_inputs;

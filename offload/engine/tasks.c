@@ -188,7 +188,8 @@ static void compare(struct ot_engine *en, const struct ot_task *task, int64_t st
     struct ot_block_run scores = *run;
     float *weights = ot_engine_at(en, en->layout.token_weights);
     const int32_t *batch = ot_engine_at_parity(en, en->layout.batch_gpu[0], step);
-    const void *comparisons = batch + ot_engine_batch_offset(en, task->micro, OT_ARRAY_COMPARISONS);
+    const void *comparisons =
+        batch + ot_engine_batch_offset(en, task->micro, ot_token_arrays(en->chain.has_pairs));
     scores.scores = true;
     en->chain.forward(en->chain.context, task->block, &scores);
     en->ops->compare(run->lane, &(struct ot_compare){.objective = en->objective,

@@ -14,7 +14,10 @@
 #include "src/session/open.h"
 #include "src/session/session_ranks.h"
 #include "src/train/answers.h"
+#include "src/session/plan_request.h"
 #include "src/train/evaluate.h"
+#include "src/train/reference.h"
+#include "src/train/run_log.h"
 #include "src/train/rows.h"
 #include "src/train/run_identity.h"
 #include "src/train/run_shape.h"
@@ -47,11 +50,23 @@ static void print_answers(const struct ot_answer_score *score) {
         print_kinds(score);
 }
 
+static int print_comparison(const struct ot_eval_result *result) {
+    const struct ot_compare_means *means = &result->compared;
+    char rows[OT_TEXT_BYTES];
+    printf("loss %.6f · margin %.6f (rewards %.6f and %.6f) · right %.2f %% · %s rows\n", result->loss,
+           means->chosen - means->rejected, means->chosen, means->rejected, 100 * means->right,
+           ot_text_count(result->rows, rows));
+    return 0;
+}
+
 /* answers: NULL if none were wanted. */
 static int print_result(const struct ot_options *options, const struct ot_eval_result *result,
                         const struct ot_answer_score *answers) {
+    bool compares = options->objective != OT_OBJECTIVE_SFT;
     if (!options->json) {
         char tokens[OT_TEXT_BYTES], rows[OT_TEXT_BYTES];
+        if (compares)
+            return print_comparison(result);
         printf("loss %.6f · perplexity %.6g · accuracy %.2f %% of %s trained tokens · %s rows\n",
                result->loss, exp(result->loss), 100 * result->accuracy,
                ot_text_count(result->trained_tokens, tokens), ot_text_count(result->rows, rows));
@@ -62,7 +77,10 @@ static int print_result(const struct ot_options *options, const struct ot_eval_r
     struct ot_json_writer w = {.indent = -1};
     ot_json_begin_object(&w, NULL);
     ot_json_put_real(&w, "loss", result->loss);
-    ot_json_put_real(&w, "perplexity", exp(result->loss));
+    if (compares)
+        ot_run_log_put_means(&w, &result->compared);
+    else
+        ot_json_put_real(&w, "perplexity", exp(result->loss));
     ot_json_put_real(&w, "accuracy", result->accuracy);
     ot_json_put_int(&w, "trained_tokens", result->trained_tokens);
     ot_json_put_int(&w, "rows", result->rows);
@@ -75,13 +93,10 @@ static int print_result(const struct ot_options *options, const struct ot_eval_r
     return ot_json_print(&w);
 }
 
-/* A forward pass has one micro-batch, or one for each prompt that it reads. So the plan does not grow with
- * the rows: it has places for at most this many. The schedule of 128 blocks has room for them. */
-enum { MOST_MICRO_BATCHES = 128 };
-
 static int start(struct ot_session *s, const struct ot_rows *rows, const struct ot_answers *answers) {
     int64_t micro = s->options->micro_batch;
-    int64_t sequences = ot_min(ot_packing_sequences(rows->eval), MOST_MICRO_BATCHES * ot_max(micro, 1));
+    int64_t sequences =
+        ot_min(ot_packing_sequences(rows->eval), OT_EVAL_MOST_MICRO_BATCHES * ot_max(micro, 1));
     struct ot_session_need need = {.max_position = rows->seq_len,
                                    .sequence_tokens = rows->seq_len,
                                    .step_sequences = sequences,
@@ -106,36 +121,46 @@ static void warn(const struct ot_session *s, const struct ot_rows *rows) {
             (long long)stats->duplicates, (long long)stats->truncated, (long long)rows->seq_len);
 }
 
-static int evaluate(struct ot_session *s, struct ot_rows *rows, struct ot_answers **answers) {
+struct evaluation {
+    struct ot_rows rows;
+    struct ot_answers *answers;
+    struct ot_references references;
+};
+
+static int evaluate(struct ot_session *s, struct evaluation *e) {
+    struct ot_rows *rows = &e->rows;
     int64_t seq_len;
     struct ot_answer_score score;
+    ot_shape_choose_beta(s->settings);
     OT_TRY(ot_shape_seq_len(s->settings, ot_model_longest_row(&s->model.config), &seq_len));
     OT_TRY(ot_rows_open(s, seq_len, rows));
     OT_TRY(ot_agree_on_use(s, rows));
     if (s->options->show_sample && ot_is_rank0(s))
         OT_TRY(ot_sample_view_print(s, rows));
-    OT_TRY(ot_answers_open(s, rows, answers));
-    OT_TRY(start(s, rows, *answers));
+    OT_TRY(ot_answers_open(s, rows, &e->answers));
+    OT_TRY(ot_references_of_model(s, rows, &e->references));
+    OT_TRY(start(s, rows, e->answers));
     struct ot_evaluation evaluation = {.dataset = rows->eval_set,
                                        .packing = rows->eval,
                                        .seq_len = seq_len,
                                        .micro_sequences = s->plan.chosen.micro_tokens / seq_len,
+                                       .objective = ot_plan_request_objective(s->options),
+                                       .references = ot_references_of_eval(&e->references, rows),
                                        .comm = s->ranks.comm};
     struct ot_eval_result result;
     OT_TRY(ot_evaluate(s->engine, &evaluation, &result));
     if (ot_is_rank0(s))
         warn(s, rows);
-    if (*answers)
-        OT_TRY(ot_answers_run(*answers, s, NULL, &score));
-    return ot_is_rank0(s) ? print_result(s->options, &result, *answers ? &score : NULL) : 0;
+    if (e->answers)
+        OT_TRY(ot_answers_run(e->answers, s, NULL, &score));
+    return ot_is_rank0(s) ? print_result(s->options, &result, e->answers ? &score : NULL) : 0;
 }
 
 int ot_command_eval(const struct ot_options *options) {
     struct ot_settings settings = {*options};
     struct ot_session session = {0};
     struct ot_world *world = NULL;
-    struct ot_rows rows = {0};
-    struct ot_answers *answers = NULL;
+    struct evaluation e = {0};
     int rc = ot_launch_join(options, &world);
     session.ranks.world = world;
     if (rc == 0 && world)
@@ -143,9 +168,10 @@ int ot_command_eval(const struct ot_options *options) {
     if (rc == 0)
         rc = ot_session_open(&settings, &session);
     if (rc == 0)
-        rc = evaluate(&session, &rows, &answers);
+        rc = evaluate(&session, &e);
     rc = ot_launch_leave(&session, world, rc);
-    ot_answers_close(answers);
-    ot_rows_close(&rows);
+    ot_answers_close(e.answers);
+    ot_references_free(&e.references);
+    ot_rows_close(&e.rows);
     return rc;
 }

@@ -34,6 +34,7 @@ struct export {
     struct ot_checkpoint_master *master;
     struct ot_session session;
     struct ot_result result;
+    char *added, *added_special; /* the run's new tokens; NULL: none */
     bool as_gguf;
     struct ot_gguf_export gguf;
     struct ot_out_lock *lock;
@@ -107,14 +108,29 @@ static int open_checkpoint(struct export *e) {
     return ot_checkpoint_check_whole(e->checkpoint);
 }
 
+/* Takes the new tokens of the run, which its record has under a key of the model. *list: memory of the value.
+ */
+static int take_tokens(struct export *e, const char *key, const char *option, char **list) {
+    const struct ot_json *tokens = ot_json_get(e->record->model, key);
+    struct ot_json_writer w = {.indent = -1};
+    size_t bytes;
+    if (!tokens)
+        return 0;
+    ot_json_put_value(&w, NULL, tokens);
+    OT_TRY(ot_json_writer_take(&w, list, &bytes));
+    ot_settings_choose_text(&e->settings, option, *list);
+    return 0;
+}
+
 /* Takes the options of the run that name its input files. */
-static void take_options(struct export *e) {
+static int take_options(struct export *e) {
     const struct ot_options *o = e->options;
     const struct ot_json *run = e->record->options;
     const char *model = ot_json_string(ot_json_get(run, "model"), NULL);
     const char *tokenizer = ot_json_string(ot_json_get(run, "tokenizer"), NULL);
     const char *init = ot_json_string(ot_json_get(run, "init"), NULL);
     const char *template = ot_json_string(ot_json_get(run, "template"), NULL);
+    const char *rope = ot_json_string(ot_json_get(run, "rope-scaling"), NULL);
     const char *lora = ot_json_string(ot_json_get(run, "lora"), NULL);
     if (!o->model && model)
         ot_settings_choose_text(&e->settings, "model", model);
@@ -122,11 +138,15 @@ static void take_options(struct export *e) {
         ot_settings_choose_text(&e->settings, "tokenizer", tokenizer);
     if (template)
         ot_settings_choose_text(&e->settings, "template", template);
+    if (rope)
+        ot_settings_choose_text(&e->settings, "rope-scaling", rope);
     if (lora)
         ot_settings_choose_text(&e->settings, "lora", lora);
     if (init && strcmp(init, "random") == 0)
         ot_settings_choose_word(&e->settings, "init", OT_CHOICE_INIT_RANDOM);
     ot_settings_choose_count(&e->settings, "seed", ot_json_int(ot_json_get(run, "seed"), 0));
+    OT_TRY(take_tokens(e, "added_tokens", "add-tokens", &e->added));
+    return take_tokens(e, "added_special_tokens", "add-special-tokens", &e->added_special);
 }
 
 static int write_config(const struct ot_model_config *config, char **text) {
@@ -166,7 +186,7 @@ static int open_model(struct export *e) {
     const struct ot_manifest *manifest = ot_checkpoint_manifest(e->checkpoint);
     const char *dir = ot_checkpoint_dir(e->checkpoint);
     bool given = e->options->model != NULL;
-    take_options(e);
+    OT_TRY(take_options(e));
     if (!e->options->model)
         return ot_fail(OT_E_INPUT, "%s: the checkpoint does not name its model; add --model", dir);
     int rc = ot_session_open_files(&e->settings, manifest->dtype, s);
@@ -346,6 +366,8 @@ int ot_command_export(const struct ot_options *options) {
 out:
     ot_result_close(&e.result);
     ot_session_close(&e.session);
+    free(e.added);
+    free(e.added_special);
     ot_checkpoint_master_close(e.master);
     ot_checkpoint_close(e.checkpoint);
     ot_found_free(&e.found);

@@ -133,19 +133,42 @@ static void put_row(struct ot_batcher *b, uint32_t number, const struct ot_row *
     f->trained += row->trained;
 }
 
-static void put_comparison(struct ot_batcher *b, uint32_t number, const struct ot_row *row,
-                           struct filling *f) {
+/* An answer of a row that compares two, with its prompt; of another row, the row. */
+static struct ot_row answer_of(const struct ot_row *row, int answer) {
+    struct ot_row out = {.tokens = row->tokens, .n = row->n};
+    if (row->second > 0 && answer == 0)
+        out.n = row->second;
+    if (answer == 1) {
+        out.tokens += row->second;
+        out.n -= row->second;
+    }
+    return out;
+}
+
+/* Puts both answers. put_answer returns the number of an answer's targets. */
+static void put_answers(struct ot_batcher *b, uint32_t number, const struct ot_row *row, struct filling *f,
+                        int32_t (*put_answer)(struct ot_batcher *, const struct ot_row *, struct filling *)) {
     struct ot_comparison *c = &b->comparisons[f->comparisons++];
     const float *references = b->config.references ? b->config.references + 2 * (size_t)number : NULL;
     *c = (struct ot_comparison){.begin = (int32_t)(f->at - f->base), .good = row->good};
-    c->targets[0] = put_text(b, row->tokens, row->second, f);
-    c->middle = (int32_t)(f->at - f->base);
-    c->targets[1] = put_text(b, row->tokens + row->second, row->n - row->second, f);
-    c->end = (int32_t)(f->at - f->base);
-    for (int i = 0; i < 2 && references; i++)
-        c->reference[i] = references[i];
+    int32_t *const ends[] = {&c->middle, &c->end};
+    for (int i = 0; i < 2; i++) {
+        struct ot_row answer = answer_of(row, i);
+        c->targets[i] = put_answer(b, &answer, f);
+        *ends[i] = (int32_t)(f->at - f->base);
+        c->reference[i] = references ? references[i] : 0;
+    }
     f->rows++;
     f->trained += row->trained;
+}
+
+static int32_t put_whole(struct ot_batcher *b, const struct ot_row *answer, struct filling *f) {
+    return put_text(b, answer->tokens, answer->n, f);
+}
+
+static void put_comparison(struct ot_batcher *b, uint32_t number, const struct ot_row *row,
+                           struct filling *f) {
+    put_answers(b, number, row, f, put_whole);
 }
 
 /* ---- pairs ---- */
@@ -161,18 +184,22 @@ static void put_part(struct ot_batcher *b, int64_t n, int64_t inputs, int64_t n_
     f->at += n;
 }
 
+/* Of a row that compares two answers: the inputs of each. */
 static void put_inputs(struct ot_batcher *b, uint32_t number, const struct ot_row *row, struct filling *f) {
     (void)number;
-    int64_t n = ot_row_prompt_tokens(row);
-    for (int64_t i = 0; i < n; i++) {
-        b->tokens[f->at + i] = ot_token_id(row->tokens[i]);
-        b->targets[f->at + i] = -1;
+    for (int answer = 0; answer <= (row->second > 0); answer++) {
+        const struct ot_row part = answer_of(row, answer);
+        int64_t n = ot_row_prompt_tokens(&part);
+        for (int64_t i = 0; i < n; i++) {
+            b->tokens[f->at + i] = ot_token_id(part.tokens[i]);
+            b->targets[f->at + i] = -1;
+        }
+        put_part(b, n, f->at, n, f);
     }
-    put_part(b, n, f->at, n, f);
 }
 
-static void put_targets(struct ot_batcher *b, uint32_t number, const struct ot_row *row, struct filling *f) {
-    (void)number;
+/* The targets of one input. Returns their number. */
+static int32_t put_target(struct ot_batcher *b, const struct ot_row *row, struct filling *f) {
     int64_t n_inputs = ot_row_prompt_tokens(row), n = row->n - n_inputs;
     for (int64_t i = 0; i < n; i++) {
         b->tokens[f->at + i] = i == 0 ? OT_PAIR_START_ID : ot_token_id(row->tokens[n_inputs + i - 1]);
@@ -180,6 +207,15 @@ static void put_targets(struct ot_batcher *b, uint32_t number, const struct ot_r
     }
     put_part(b, n, f->inputs, n_inputs, f);
     f->inputs += n_inputs;
+    return (int32_t)n;
+}
+
+static void put_targets(struct ot_batcher *b, uint32_t number, const struct ot_row *row, struct filling *f) {
+    if (row->second > 0) {
+        put_answers(b, number, row, f, put_target);
+        return;
+    }
+    put_target(b, row, f);
     f->rows++;
     f->trained += row->trained;
 }

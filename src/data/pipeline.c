@@ -30,10 +30,6 @@ static int check_config(const struct ot_dataset_config *config) {
                        (long long)config->seq_len, OT_DATA_MAX_SEQ_LEN);
     if (config->pairs && config->train_prompt)
         return ot_fail(OT_E_USAGE, "--train-on-prompt: an encoder-decoder has no losses of its input");
-    if (config->pairs && config->objective != OT_OBJECTIVE_SFT)
-        return ot_fail(OT_E_USAGE,
-                       "--objective %s: an encoder-decoder learns targets alone; use --objective sft",
-                       ot_objective_name(config->objective));
     OT_TRY(check_special(config, "BOS", config->specials.bos_id));
     for (int i = 0; i < config->specials.n_eos; i++)
         OT_TRY(check_special(config, "EOS", config->specials.eos_ids[i]));

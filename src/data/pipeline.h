@@ -53,7 +53,7 @@ struct ot_dataset_config {
     bool train_prompt;         /* prompts train too */
     bool no_eos;
     bool pairs; /* the model is an encoder-decoder: rows have an input and a target (format.h, sample.h) */
-    enum ot_objective_kind objective; /* rows are those of this objective (preference.h); not with pairs */
+    enum ot_objective_kind objective; /* rows are those of this objective (preference.h) */
     bool skip_bad;                    /* count malformed rows and continue */
     enum ot_text_by text_by;
     int64_t max_rows; /* a source gives only its first max_rows kept rows; 0: all */

@@ -220,10 +220,11 @@ static int push_part(const struct ot_sample_config *config, const struct ot_rend
 static void truncate_pair(const struct ot_sample_config *config, size_t n_inputs, struct ot_sample *s) {
     size_t limit = (size_t)config->seq_len;
     s->whole_tokens = s->n_tokens;
-    if (s->n_tokens <= limit)
+    if (s->n_tokens <= limit && config->cut == 0)
         return;
-    size_t excess = s->n_tokens - limit, removable = n_inputs - 1;
-    size_t cut = ot_min(excess, removable), from = n_inputs - 1, to = from - cut;
+    size_t excess = ot_max(s->n_tokens, limit) - limit, removable = n_inputs - 1;
+    size_t wanted = ot_max(excess, (size_t)config->cut), cut = ot_min(wanted, removable), from = n_inputs - 1,
+           to = from - cut;
     memmove(s->tokens + to, s->tokens + from, (s->n_tokens - from) * sizeof *s->tokens);
     memmove(s->start + to, s->start + from, (s->n_tokens - from) * sizeof *s->start);
     s->n_tokens = ot_min(s->n_tokens - cut, limit);

@@ -94,7 +94,7 @@ static bool is_known(const char *key) {
         "peft_version r lora_alpha lora_dropout target_modules target_parameters "
         "exclude_modules modules_to_save rank_pattern alpha_pattern layers_to_transform "
         "layers_pattern use_rslora use_dora init_lora_weights bias ensure_weight_tying "
-        "megatron_core loftq_config runtime_config qalora_group_size";
+        "megatron_core loftq_config runtime_config qalora_group_size trainable_token_indices";
     return ot_words_have(keys, key);
 }
 
@@ -441,6 +441,63 @@ int ot_adapter_config_read(const char *dir, const struct ot_model_config *config
     OT_TRY(open_file(dir, path, &root));
     int rc = ot_adapter_config_parse(root, path, config, to_train, lora);
     ot_json_free(root);
+    return rc;
+}
+
+/* ---- tokens ---- */
+
+static int read_indices(const struct reader *r, const struct ot_json *list, struct ot_adapter_tokens *out) {
+    int64_t n = (int64_t)ot_json_length(list), first = ot_json_int(ot_json_at(list, 0), -1);
+    bool good = n > 0 && first >= 0 && first <= INT32_MAX;
+    for (int64_t i = 1; i < n && good; i++)
+        good = ot_json_int(ot_json_at(list, (size_t)i), -1) == first + i;
+    if (!good || (out->n > 0 && (out->n != n || out->first != first)))
+        return ot_fail(OT_E_INPUT,
+                       "%s: trainable_token_indices must be lists of neighbouring ids, the same for the "
+                       "embedding and the head; other tokens are not supported",
+                       r->where);
+    out->first = first;
+    out->n = n;
+    return 0;
+}
+
+static int read_tokens(const struct reader *r, const struct ot_json *value, struct ot_adapter_tokens *out) {
+    char table[OT_LORA_MODULE_BYTES], head[OT_LORA_MODULE_BYTES];
+    bool in_table = ot_json_type(value) == OT_JSON_ARRAY;
+    void *cursor = NULL;
+    const char *key;
+    struct ot_json *list;
+    if (in_table)
+        OT_TRY(read_indices(r, value, out));
+    ot_model_module_name(r->config, OT_MODULE_EMBEDDING, -1, table, sizeof table);
+    ot_model_module_name(r->config, OT_MODULE_HEAD, -1, head, sizeof head);
+    while (ot_json_next(value, &cursor, &key, &list)) {
+        bool is_table = ends_with_name(table, key);
+        if (!is_table && !ends_with_name(head, key))
+            return ot_fail(OT_E_INPUT,
+                           "%s: trainable_token_indices has '%.60s', which is neither the embedding nor "
+                           "the head",
+                           r->where, key);
+        OT_TRY(read_indices(r, list, out));
+        in_table = in_table || is_table;
+        out->in_head = out->in_head || (!is_table && !r->config->tied);
+    }
+    return in_table
+               ? 0
+               : ot_fail(OT_E_INPUT, "%s: trainable_token_indices has no tokens of the embedding", r->where);
+}
+
+int ot_adapter_config_tokens(const char *dir, const struct ot_model_config *config,
+                             struct ot_adapter_tokens *out) {
+    char path[PATH_MAX];
+    struct reader r = {.where = path, .config = config};
+    *out = (struct ot_adapter_tokens){0};
+    OT_TRY(open_file(dir, path, &r.root));
+    const struct ot_json *value = ot_json_get(r.root, "trainable_token_indices");
+    int rc = is_empty(value) ? 0 : read_tokens(&r, value, out);
+    if (rc == 0 && out->n > 0 && ot_model_has_pairs(config))
+        rc = ot_fail(OT_E_INPUT, "%s: trainable_token_indices of an encoder-decoder are not supported", path);
+    ot_json_free(r.root);
     return rc;
 }
 

@@ -34,6 +34,16 @@ int ot_adapter_config_read(const char *dir, const struct ot_model_config *config
 int ot_adapter_config_parse(struct ot_json *root, const char *where, const struct ot_model_config *config,
                             bool to_train, char **lora);
 
+/* Tokens whose rows the adapters have (trainable_token_indices). */
+struct ot_adapter_tokens {
+    int64_t first, n; /* neighbouring ids; n 0: none */
+    bool in_head;     /* the head has rows of its own; false for a tied one */
+};
+/* Reads them from DIR's file. Errors: OT_E_INPUT (tokens that do not have neighbouring ids, or not of the
+ * embedding), OT_E_IO, OT_E_BUDGET. */
+int ot_adapter_config_tokens(const char *dir, const struct ot_model_config *config,
+                             struct ot_adapter_tokens *out);
+
 /* Checks that the adapter of DIR, which was added to `dir`, has the weights of all its modules_to_save.
  * Errors: OT_E_INPUT, OT_E_IO. */
 int ot_adapter_config_check_saved(const char *path, const struct ot_model_dir *dir);

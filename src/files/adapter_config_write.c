@@ -121,6 +121,29 @@ static void put_modules(const struct ot_model *model, struct ot_json_writer *w) 
         ot_json_put_bool(w, "ensure_weight_tying", true);
 }
 
+/* The tokens whose rows are trained by themselves, of each table that has such rows. */
+static void put_tokens(const struct ot_model *model, struct ot_json_writer *w) {
+    const struct ot_model_config *config = ot_model_get_config(model);
+    bool begun = false;
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+        const struct ot_tensor *t = ot_model_tensor(model, i);
+        char module[OT_MODEL_NAME_BYTES];
+        if (!ot_lora_is_of_tokens(t->name))
+            continue;
+        ot_model_module_name(config, t->module, -1, module, sizeof module);
+        const char *point = strrchr(module, '.');
+        if (!begun)
+            ot_json_begin_object(w, "trainable_token_indices");
+        begun = true;
+        ot_json_begin_array(w, point ? point + 1 : module);
+        for (int64_t k = 0; k < t->rows; k++)
+            ot_json_put_int(w, NULL, config->first_new + k);
+        ot_json_end_array(w);
+    }
+    if (begun)
+        ot_json_end_object(w);
+}
+
 int ot_adapter_config_write(const char *lora, const struct ot_model *model, const char *base, char **text,
                             size_t *bytes) {
     struct ot_json_writer w = {.indent = 0};
@@ -140,6 +163,7 @@ int ot_adapter_config_write(const char *lora, const struct ot_model *model, cons
     put_targets(&spec, ot_model_get_config(model), &w);
     put_patterns(&spec, &w);
     put_modules(model, &w);
+    put_tokens(model, &w);
     ot_json_put_bool(&w, "use_rslora", spec.lora.rslora);
     ot_json_put_bool(&w, "use_dora", spec.lora.dora);
     ot_json_put_text(&w, "bias", "none");

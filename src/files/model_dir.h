@@ -82,12 +82,34 @@ int ot_model_dir_add_adapter(struct ot_model_dir *dir, const char *path);
 /* Refuses adapters that hold another embedding or head than the model's as their base. Adapters that this
  * program writes hold none. Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. */
 int ot_model_dir_check_base_layers(const struct ot_model_dir *dir);
-/* True if the adapters' embedding and head have another number of tokens than the model's. */
+/* True if the adapters' embedding and head have another number of tokens than the model's, or rows of their
+ * own for some. */
 bool ot_model_dir_is_resized(const struct ot_model_dir *dir);
 /* True if that directory has the tensor of this name: one of an adapter, or of modules_to_save. */
 bool ot_model_dir_is_adapted(const struct ot_model_dir *dir, const char *name);
 /* True if the adapter's file has tensors of a whole module: "lm_head". */
 bool ot_model_dir_adapts_module(const struct ot_model_dir *dir, const char *module);
+
+/* New tokens with the ids [first, first + n), and the pieces that the tokenizer made of their texts before:
+ * those of token i are ids[begins[i]..begins[i + 1]), one at least, each below the model's vocab_size. */
+struct ot_token_pieces {
+    int64_t first, n;
+    const int32_t *ids;
+    const int64_t *begins; /* [n + 1] */
+};
+/* Gives the new tokens rows in the embedding and the head, before other uses and without adapters: their
+ * rows are the means of the pieces' rows. The facts' config gets as many tokens as there are then; it keeps
+ * the unused ones that it has. has_values: the weights are read from the files. Errors: as ot_model_dir_get;
+ * OT_E_BUDGET. */
+int ot_model_dir_add_tokens(struct ot_model_dir *dir, const struct ot_token_pieces *pieces, bool has_values);
+
+/* The values [first, first + n) of a tensor of adapters that has the rows of new tokens. */
+void ot_model_dir_get_new_rows(const struct ot_model_dir *dir, const struct ot_tensor *rows, int64_t first,
+                               int64_t n, float *values);
+/* Takes the tokens whose rows the adapters in the directory `path` have; ot_model_dir_add_adapter does it
+ * too. Without that, their values come from elsewhere. Errors: as ot_adapter_config_tokens. */
+int ot_model_dir_add_adapter_tokens(struct ot_model_dir *dir, const char *path);
+
 const struct ot_model_facts *ot_model_dir_facts(const struct ot_model_dir *dir);
 const char *ot_model_dir_path(const struct ot_model_dir *dir);
 

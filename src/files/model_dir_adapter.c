@@ -51,15 +51,21 @@ const struct ot_stored *ot_adapter_find(const struct ot_adapter *adapter, const 
     return bsearch(full, adapter->stored, (size_t)adapter->n_stored, sizeof *adapter->stored, compare_name);
 }
 
-/* PEFT stores the base layer beside the adapters of an embedding or a head. */
+/* PEFT stores the base layer beside the adapters of an embedding or a head, and beside rows of tokens. */
 const struct ot_stored *ot_adapter_find_base(const struct ot_adapter *adapter, const char *name) {
+    static const char *const inner[] = {"", "token_adapter."};
+    const struct ot_stored *found = NULL;
     char inside[160];
     size_t bytes = strlen(name), end = strlen(".weight");
     if (!adapter->file || ot_lora_has_tensor(name) || bytes <= end ||
         strcmp(name + bytes - end, ".weight") != 0)
         return NULL;
-    int n = snprintf(inside, sizeof inside, "%.*s.base_layer.weight", (int)(bytes - end), name);
-    return n < (int)sizeof inside ? ot_adapter_find(adapter, inside) : NULL;
+    for (size_t i = 0; i < 2 && !found; i++) {
+        int n =
+            snprintf(inside, sizeof inside, "%.*s.%sbase_layer.weight", (int)(bytes - end), name, inner[i]);
+        found = n < (int)sizeof inside ? ot_adapter_find(adapter, inside) : NULL;
+    }
+    return found;
 }
 
 const char *ot_model_dir_table_name(const struct ot_model_dir *dir, enum ot_module module,
@@ -98,6 +104,7 @@ static int take_vocab(struct ot_model_dir *dir) {
             "not hold both the embedding and the head of that base; save it again with PEFT's "
             "save_embedding_layers=True",
             ot_safetensors_path(dir->adapter.file), (long long)config->vocab);
+    dir->new_rows.vocab = config->vocab;
     config->vocab = embedding->tensor->shape[0];
     dir->is_resized = true;
     return 0;
@@ -105,11 +112,12 @@ static int take_vocab(struct ot_model_dir *dir) {
 
 int ot_model_dir_add_adapter(struct ot_model_dir *dir, const char *path) {
     OT_TRY(open_weights(dir, path));
-    return take_vocab(dir);
+    OT_TRY(take_vocab(dir));
+    return ot_model_dir_add_adapter_tokens(dir, path);
 }
 
 bool ot_model_dir_is_resized(const struct ot_model_dir *dir) {
-    return dir->is_resized;
+    return dir->is_resized || dir->facts.config.n_new > 0;
 }
 
 bool ot_model_dir_adapts_module(const struct ot_model_dir *dir, const char *module) {

@@ -19,8 +19,6 @@ enum {
         32 << 20, /* the kernel reads it while we convert; enough to keep a fast NVMe's queue full */
 };
 
-/* The output projection, in the files of every family. */
-static const char HEAD[] = "lm_head.weight";
 /* The embedding of a T5 in the stacks that read it. Files have it under one of its names, or several. */
 static const char *const STACK_EMBEDDINGS[] = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
 enum { N_STACK_EMBEDDINGS = sizeof STACK_EMBEDDINGS / sizeof *STACK_EMBEDDINGS };
@@ -56,10 +54,13 @@ static const struct ot_stored *find_stored(const struct ot_model_dir *dir, const
     return stored;
 }
 
-static int check_tensor(const struct ot_stored *stored, const struct ot_tensor *wanted) {
+static int check_tensor(const struct ot_model_dir *dir, const struct ot_stored *stored,
+                        const struct ot_tensor *wanted) {
     const struct ot_safetensor *found = stored->tensor;
     int64_t want[3];
     int dims = ot_tensor_file_shape(wanted, stored, want);
+    if (ot_new_rows_are_of(dir, wanted, stored))
+        want[0] = dir->new_rows.vocab;
     char have_text[OT_SHAPE_TEXT_BYTES], want_text[OT_SHAPE_TEXT_BYTES];
     if (found->dims != dims || memcmp(found->shape, want, (size_t)dims * sizeof *want) != 0)
         return ot_fail(OT_E_INPUT, "%s: tensor %s has the shape %s, but by config.json it should be %s",
@@ -98,7 +99,7 @@ static bool may_ignore(const struct ot_model_dir *dir, const struct ot_safetenso
     for (int i = 0; has_pairs(dir) && i < N_STACK_EMBEDDINGS; i++)
         if (strcmp(tensor->name, STACK_EMBEDDINGS[i]) == 0)
             return true;
-    return tied && strcmp(without_prefix(tensor->name), HEAD) == 0;
+    return tied && strcmp(without_prefix(tensor->name), OT_HEAD_WEIGHT) == 0;
 }
 
 /* The base's tensor. Of two tied tensors safetensors stores one; the writer chooses which. */
@@ -109,7 +110,7 @@ static const struct ot_stored *find_own(const struct ot_model_dir *dir, const st
         return stored;
     for (int i = 0; !stored && has_pairs(dir) && i < N_STACK_EMBEDDINGS; i++)
         stored = find_stored(dir, STACK_EMBEDDINGS[i]);
-    return stored || !tied ? stored : find_stored(dir, HEAD);
+    return stored || !tied ? stored : find_stored(dir, OT_HEAD_WEIGHT);
 }
 
 static const struct ot_stored *find_wanted(const struct ot_model_dir *dir, const struct ot_tensor *wanted,
@@ -120,8 +121,13 @@ static const struct ot_stored *find_wanted(const struct ot_model_dir *dir, const
     return stored ? stored : find_own(dir, wanted, tied);
 }
 
+const struct ot_stored *ot_model_dir_find_tensor(const struct ot_model_dir *dir,
+                                                 const struct ot_tensor *tensor) {
+    return find_wanted(dir, tensor, dir->facts.config.tied);
+}
+
 static int fail_missing(const struct ot_model_dir *dir, const struct ot_tensor *missing, int64_t n_missing) {
-    const char *hint = strcmp(missing->name, HEAD) == 0
+    const char *hint = strcmp(missing->name, OT_HEAD_WEIGHT) == 0
                            ? "; if the model shares these weights with the embedding, config.json needs "
                              "tie_word_embeddings true"
                            : "";
@@ -139,7 +145,7 @@ static int find_all(const struct ot_model_dir *dir, const struct ot_model *model
         const struct ot_tensor *wanted = ot_model_tensor(model, i);
         map[i] = find_wanted(dir, wanted, tied);
         if (map[i]) {
-            OT_TRY(check_tensor(map[i], wanted));
+            OT_TRY(check_tensor(dir, map[i], wanted));
         } else if (dir->adapter.file || !ot_lora_has_tensor(wanted->name)) {
             missing = missing ? missing : wanted;
             n_missing++;
@@ -163,9 +169,14 @@ static void mark_used(const struct ot_model_dir *dir, const struct ot_model *mod
         if (adapted)
             adapter_used[adapted - dir->adapter.stored] = true;
     }
-    const struct ot_stored *head = tied ? ot_adapter_find_base(&dir->adapter, HEAD) : NULL;
-    if (head) /* check_copies compares it with the embedding */
-        adapter_used[head - dir->adapter.stored] = true;
+    /* check_copies compares them with the embedding */
+    char rows[OT_TABLE_NAME_BYTES];
+    const struct ot_stored *copies[] = {
+        ot_adapter_find(&dir->adapter, OT_HEAD_WEIGHT), ot_adapter_find_base(&dir->adapter, OT_HEAD_WEIGHT),
+        ot_adapter_find(&dir->adapter, ot_new_rows_name(dir, OT_MODULE_HEAD, rows))};
+    for (size_t i = 0; tied && i < 3; i++)
+        if (copies[i])
+            adapter_used[copies[i] - dir->adapter.stored] = true;
 }
 
 static int fail_extra(const struct ot_stored *extra, int64_t n, const char *what) {
@@ -242,9 +253,16 @@ static int check_copies(const struct ot_model_dir *dir, const struct ot_model *m
         OT_TRY(check_copy(map[i], find_stored(dir, STACK_EMBEDDINGS[k]), "a T5 has one embedding"));
     if (!ot_model_get_config(model)->tied)
         return 0;
-    OT_TRY(check_copy(map[i], ot_adapter_find_base(&dir->adapter, HEAD),
-                      "config.json says tie_word_embeddings true"));
-    return check_copy(map[i], find_stored(dir, HEAD),
+    static const char why[] = "config.json says tie_word_embeddings true";
+    OT_TRY(check_copy(map[i], ot_adapter_find_base(&dir->adapter, OT_HEAD_WEIGHT), why));
+    OT_TRY(check_copy(map[i], ot_adapter_find(&dir->adapter, OT_HEAD_WEIGHT), why));
+    char name[OT_TABLE_NAME_BYTES];
+    const struct ot_stored *rows =
+        ot_adapter_find(&dir->adapter, ot_new_rows_name(dir, OT_MODULE_EMBEDDING, name));
+    if (rows)
+        OT_TRY(check_copy(rows, ot_adapter_find(&dir->adapter, ot_new_rows_name(dir, OT_MODULE_HEAD, name)),
+                          why));
+    return check_copy(map[i], find_stored(dir, OT_HEAD_WEIGHT),
                       "config.json says tie_word_embeddings true; set it to false to use both, as "
                       "transformers does");
 }
@@ -348,8 +366,8 @@ static void read_ahead(struct loader *l) {
 
 static int convert_part(const struct loader *l, int64_t begin, int64_t end) {
     int64_t bad;
-    OT_TRY(ot_tensor_read(ot_model_get_config(l->model), l->tensor, l->stored, l->first + begin, end - begin,
-                          l->values + begin, &bad));
+    OT_TRY(ot_model_dir_read(l->dir, ot_model_get_config(l->model), l->tensor, l->stored, l->first + begin,
+                             end - begin, l->values + begin, &bad));
     if (bad >= 0)
         return ot_fail(OT_E_INPUT,
                        "%s: tensor %s holds %g at element %lld; the weights are damaged, get the file again",
@@ -374,16 +392,31 @@ static int convert_chunk(struct loader *l, int64_t n) {
     return 0;
 }
 
+/* A table has zeros where adapters have rows of its tokens (models/lora.h). */
+static void clear_rows(struct loader *l, const struct ot_tensor *tensor, int64_t n) {
+    const struct ot_model_config *config = ot_model_get_config(l->model);
+    int64_t begin = ot_max(config->first_new * tensor->cols, l->first), end = l->first + n,
+            last = (config->first_new + config->n_new) * tensor->cols;
+    end = ot_min(end, last);
+    if (ot_model_has_token_rows(l->model, tensor) && begin < end)
+        memset(l->values + (begin - l->first), 0, (size_t)(end - begin) * sizeof *l->values);
+}
+
 static int load_tensor(struct loader *l, const struct ot_tensor *tensor, const struct ot_stored *stored) {
+    int64_t count = tensor->rows * tensor->cols;
     l->tensor = tensor;
     l->stored = stored;
-    for (l->first = 0; l->first < stored->tensor->count;) {
-        int64_t n = ot_min(stored->tensor->count - l->first, CHUNK_VALUES);
+    for (l->first = 0; l->first < count;) {
+        int64_t n = ot_min(count - l->first, CHUNK_VALUES),
+                in_file = ot_new_rows_in_file(stored, l->first, n);
         read_ahead(l);
         OT_TRY(convert_chunk(l, n));
+        clear_rows(l, tensor, n);
         OT_TRY(l->sink(l->context, tensor->slab, tensor->first + l->first, n, l->values));
-        ot_stored_release(stored, l->first, n);
-        l->ahead_bytes -= (int64_t)ot_stored_bytes(stored, l->first, n);
+        if (in_file > 0) {
+            ot_stored_release(stored, l->first, in_file);
+            l->ahead_bytes -= (int64_t)ot_stored_bytes(stored, l->first, in_file);
+        }
         l->first += n;
     }
     return 0;
@@ -473,18 +506,18 @@ int ot_model_dir_load_frozen(const struct ot_model_dir *dir, const struct ot_mod
 
 int ot_model_dir_get(const struct ot_model_dir *dir, const struct ot_tensor *tensor, int64_t first, int64_t n,
                      float *values) {
-    const struct ot_stored *stored = find_wanted(dir, tensor, dir->facts.config.tied);
+    const struct ot_stored *stored = ot_model_dir_find_tensor(dir, tensor);
     int64_t bad; /* who trained with the file has refused values that are not finite */
     if (!stored)
         return ot_fail(OT_E_INPUT, "%s: tensor %s is missing from the weights", dir->path, tensor->name);
-    OT_TRY(check_tensor(stored, tensor));
-    int rc = ot_tensor_read(&dir->facts.config, tensor, stored, first, n, values, &bad);
+    OT_TRY(check_tensor(dir, stored, tensor));
+    int rc = ot_model_dir_read(dir, &dir->facts.config, tensor, stored, first, n, values, &bad);
     ot_stored_release(stored, 0, stored->tensor->count); /* some forms read more than the part */
     return rc;
 }
 
 bool ot_model_dir_has_mxfp4(const struct ot_model_dir *dir, const struct ot_tensor *tensor) {
-    const struct ot_stored *stored = find_wanted(dir, tensor, dir->facts.config.tied);
+    const struct ot_stored *stored = ot_model_dir_find_tensor(dir, tensor);
     if (!stored || !stored->blocks)
         return stored && stored->packed && stored->packed->kind == OT_QUANT_KIND_MXFP4;
     return stored->blocks->id == OT_GGUF_MXFP4 && (!stored->up || stored->up->type->id == OT_GGUF_MXFP4);

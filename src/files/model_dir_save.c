@@ -42,6 +42,12 @@ static bool writes(const struct ot_model_save *save, const struct ot_tensor *ten
     return !save->adapter_config || tensor->trained;
 }
 
+/* PEFT stores a trained embedding that is also the head under both names, and its reader wants both. */
+static bool has_copy(const struct ot_model_save *save, const struct ot_tensor *tensor) {
+    return save->adapter_config && ot_model_get_config(save->model)->tied &&
+           tensor->module == OT_MODULE_EMBEDDING && !ot_lora_has_tensor(tensor->name);
+}
+
 /* Path to copy the base's small file i from; NULL: the file is not copied. */
 static const char *small_path(const struct ot_model_save *save, int i, char path[PATH_MAX]) {
     return save->base && !is_extra(save, ot_small_files[i]) ? ot_model_dir_small_file(save->base, i, path)
@@ -62,8 +68,11 @@ static int map_base(const struct ot_model_save *save, const struct ot_stored ***
     /* Readers expect values at multiples of their size, and tensors are stored without gaps. So keep the
      * dtypes only if every tensor's size is a multiple of 4 bytes. */
     bool aligned = true;
-    for (int64_t i = 0; rc == 0 && i < ot_model_tensor_count(save->model); i++)
-        aligned = aligned && (*stored)[i]->tensor->bytes % sizeof(float) == 0;
+    for (int64_t i = 0; rc == 0 && i < ot_model_tensor_count(save->model); i++) {
+        const struct ot_tensor *tensor = ot_model_tensor(save->model, i);
+        size_t item = ot_dtype_bytes((*stored)[i]->tensor->dtype);
+        aligned = aligned && (size_t)(tensor->rows * tensor->cols) * item % sizeof(float) == 0;
+    }
     if (!aligned) {
         free(*stored);
         *stored = NULL;
@@ -130,13 +139,18 @@ static int add_entries(struct saver *s, const struct ot_stored *const *stored) {
             OT_TRY(add_packed_entries(s, tensor));
         else
             add_plain_entry(s, tensor, stored ? stored[i]->tensor->dtype : s->save->dtype);
+        if (has_copy(s->save, tensor)) {
+            struct ot_tensor copy = *tensor;
+            snprintf(copy.name, sizeof copy.name, "%s", OT_HEAD_WEIGHT);
+            add_plain_entry(s, &copy, OT_F32);
+        }
     }
     return 0;
 }
 
 static int open_writer(struct saver *s) {
     const struct ot_model_save *save = s->save;
-    size_t most = (size_t)ot_model_tensor_count(save->model) * (save->pack ? OT_QUANT_TENSORS : 1) + 1;
+    size_t most = (size_t)ot_model_tensor_count(save->model) * (save->pack ? OT_QUANT_TENSORS : 1) + 2;
     const struct ot_stored **stored = NULL;
     int64_t shard_bytes = save->adapter_config    ? INT64_MAX /* PEFT reads one file */
                           : save->shard_bytes > 0 ? save->shard_bytes
@@ -230,12 +244,13 @@ static int make_config(const struct ot_model_save *save, char **text, size_t *by
             file.ids = base->facts.ids;
         return ot_model_config_write(&file, text, bytes);
     }
+    bool is_resized = base->is_resized || base->new_rows.vocab > 0;
     bool scaled = !ot_model_config_same_rope(&base->facts.config, &file.config);
     struct ot_config_changes changes = {.dtype = save->dtype,
                                         .ids = &save->ids,
                                         .pack = save->pack,
                                         .unties = base->facts.config.tied && !file.config.tied,
-                                        .vocab = base->is_resized ? file.config.vocab : 0,
+                                        .vocab = is_resized ? file.config.vocab : 0,
                                         .rope = scaled ? &file.config : NULL};
     return ot_model_config_rewrite(base->config, &changes, text, bytes);
 }
@@ -337,6 +352,8 @@ static int save_weights(struct saver *s, ot_param_source source, void *context) 
         OT_TRY(is_packed(s->save, tensor) ? save_packed(s, tensor, context)
                : has_form(tensor)         ? save_formed(s, tensor, source, context)
                                           : save_plain(s, tensor, source, context));
+        if (has_copy(s->save, tensor))
+            OT_TRY(save_plain(s, tensor, source, context));
     }
     return ot_safetensors_writer_finish(s->writer);
 }

@@ -1,5 +1,6 @@
 /* Declarations that the parts of model_dir share: open (model_dir.c, model_dir_gguf.c, model_dir_stored.c),
- * load (model_dir_load.c, model_dir_stored.c, model_dir_adapter.c), save (model_dir_save.c). */
+ * load (model_dir_load.c, model_dir_rows.c, model_dir_stored.c, model_dir_adapter.c), save
+ * (model_dir_save.c). */
 #ifndef OT_FILES_MODEL_DIR_STATE_H
 #define OT_FILES_MODEL_DIR_STATE_H
 
@@ -48,11 +49,21 @@ void ot_stored_release(const struct ot_stored *stored, int64_t first, int64_t n)
 /* The bytes of a part in the files. Of rows that change places: of the heads that have them. */
 size_t ot_stored_bytes(const struct ot_stored *stored, int64_t first, int64_t n);
 
+/* The output projection, in the files of every family. */
+#define OT_HEAD_WEIGHT "lm_head.weight"
+
 /* Adapters laid over a model. */
 struct ot_adapter {
     struct ot_safetensors *file; /* NULL: none */
     struct ot_stored *stored;    /* sorted by name */
     int64_t n_stored;
+};
+
+/* Rows for new tokens (model_dir_rows.c). */
+struct ot_new_rows {
+    int64_t vocab;          /* the tokens of the files; 0: no token was added */
+    int64_t first, n;       /* the ids that have new rows */
+    const float *tables[3]; /* [n, width]: the embedding; the head; its bias. NULL: the rows are zeros */
 };
 
 /* The small files that a save copies; the configs, which may change, come first. They are held open, so that
@@ -90,6 +101,7 @@ struct ot_model_dir {
     struct ot_stored *stored;            /* sorted by name */
     int64_t n_stored;
     struct ot_adapter adapter;
+    struct ot_new_rows new_rows;
     bool is_resized; /* the adapter's embedding and head have another number of tokens than the base's */
 };
 
@@ -141,6 +153,26 @@ const struct ot_stored *ot_adapter_find_base(const struct ot_adapter *adapter, c
 enum { OT_TABLE_NAME_BYTES = 160 };
 const char *ot_model_dir_table_name(const struct ot_model_dir *dir, enum ot_module module,
                                     char name[OT_TABLE_NAME_BYTES]);
+
+/* The stored tensor that has the values of a tensor of the model; NULL: none. */
+const struct ot_stored *ot_model_dir_find_tensor(const struct ot_model_dir *dir,
+                                                 const struct ot_tensor *tensor);
+
+/* ---- new rows (model_dir_rows.c) ---- */
+
+/* True if the stored tensor has as many rows as the base has tokens, and the model may have more. */
+bool ot_new_rows_are_of(const struct ot_model_dir *dir, const struct ot_tensor *tensor,
+                        const struct ot_stored *stored);
+/* The values of [first, first + n) that the file has: fewer than n where new rows follow. */
+int64_t ot_new_rows_in_file(const struct ot_stored *stored, int64_t first, int64_t n);
+/* As ot_tensor_read, with the new rows. */
+int ot_model_dir_read(const struct ot_model_dir *dir, const struct ot_model_config *config,
+                      const struct ot_tensor *tensor, const struct ot_stored *stored, int64_t first,
+                      int64_t n, float *values, int64_t *bad);
+
+/* Writes the name of the rows of new tokens that adapters have of the embedding or the head. Returns it. */
+const char *ot_new_rows_name(const struct ot_model_dir *dir, enum ot_module module,
+                             char name[OT_TABLE_NAME_BYTES]);
 
 /* ---- tensor layout (model_dir_stored.c) ---- */
 

@@ -15,6 +15,7 @@
 #include "src/base/minmax.h"
 #include "src/files/model_config.h"
 #include "src/files/model_dir_state.h"
+#include "src/tokenizer/new_tokens.h"
 #include "src/tokenizer/sentencepiece.h"
 #include "src/tokenizer/tokenizer.h"
 
@@ -128,6 +129,19 @@ int ot_tokenizer_complete(const char *path, int *fd) {
     *fd = -1;
     OT_TRY(complete_text(path, &text, &bytes));
     return text ? keep_in_memory(path, text, bytes, fd) : 0;
+}
+
+int ot_tokenizer_extend(const char *path, const struct ot_new_tokens *tokens, int *fd) {
+    struct ot_json *tokenizer;
+    char *text = NULL;
+    size_t bytes = 0;
+    *fd = -1;
+    OT_TRY(ot_json_read_file(path, OT_TOKENIZER_MAX_FILE_BYTES, &tokenizer));
+    int rc = ot_new_tokens_add(tokenizer, tokens, &text, &bytes);
+    if (rc == 0 && text)
+        rc = keep_in_memory(path, text, bytes, fd);
+    ot_json_free(tokenizer);
+    return rc;
 }
 
 /* Explains why a directory without tokenizer.json and SentencePiece model has no tokenizer: names the files

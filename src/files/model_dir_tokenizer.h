@@ -17,4 +17,9 @@ int ot_tokenizer_make(const char *path, int *fd);
  * none is missing; else as for ot_tokenizer_make. Errors: the same. */
 int ot_tokenizer_complete(const char *path, int *fd);
 
+struct ot_new_tokens;
+/* Makes a copy of the tokenizer.json `path` in memory that has the new tokens too (new_tokens.h). *fd is -1
+ * if it has them all; else as for ot_tokenizer_make. Errors: the same. */
+int ot_tokenizer_extend(const char *path, const struct ot_new_tokens *tokens, int *fd);
+
 #endif

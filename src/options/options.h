@@ -251,9 +251,11 @@ struct ot_options {
     int init;
     const char *train, *freeze; /* patterns of tensors (models/selection.h); NULL: not given */
     const char *lora;           /* adapters (models/lora_spec.h); NULL: none */
-    const char *rope_scaling;   /* models/family.h; NULL: the model's own */
-    const char *adapter;        /* a directory of adapters; NULL: none */
-    int base_type;              /* enum ot_base_type */
+    const char *add_tokens, *add_special_tokens; /* src/tokenizer/new_tokens.h; NULL: none */
+    const char *reference;    /* eval: the model that an objective compares with; NULL: the base */
+    const char *rope_scaling; /* models/family.h; NULL: the model's own */
+    const char *adapter;      /* a directory of adapters; NULL: none */
+    int base_type;            /* enum ot_base_type */
 
     int mix_by;
     int64_t max_rows; /* of each source; 0: all */

@@ -44,6 +44,7 @@ static const struct rule exclusive[] = {
 /* Each of the first options has no effect without the second. */
 static const struct rule dependent[] = {
     {OT_FOR_EVAL, "metric databases failures max-new-tokens", "generate"},
+    {OT_FOR_EVAL, "reference", "objective"},
     {OT_FOR_TRAIN, "metric databases max-new-tokens", "eval-generate"},
     {OT_FOR_GENERATE, "template", "row"}, /* or --chat, see is_met */
     {OT_FOR_GENERATE, "system", "chat"},
@@ -366,6 +367,15 @@ static int check_evaluations(const struct ot_options *o) {
     return 0;
 }
 
+/* Objectives that compare with a reference, which eval must be given. */
+static int check_reference(const struct ot_options *o) {
+    bool has = ot_objective_has_reference((enum ot_objective_kind)o->objective);
+    return has || !o->reference
+               ? 0
+               : ot_fail(OT_E_USAGE, "--reference has no effect with --objective %s, which has none",
+                         ot_objective_name((enum ot_objective_kind)o->objective));
+}
+
 static int check_objective(const struct ot_options *o) {
     const char *name = ot_objective_name((enum ot_objective_kind)o->objective);
     for (size_t i = 0; i < N_OF_OBJECTIVES; i++)
@@ -378,11 +388,6 @@ static int check_objective(const struct ot_options *o) {
             "--label-smoothing is %g, and at most 0.5 with --objective %s: with more, most answers "
             "would count as exchanged",
             o->label_smoothing, name);
-    if (o->objective != OT_OBJECTIVE_SFT && o->eval_generate > 0)
-        return ot_fail(OT_E_USAGE,
-                       "--eval-generate and --objective %s contradict each other: rows with two answers have "
-                       "no right text; judge the finished model with eval --generate",
-                       name);
     if (o->objective != OT_OBJECTIVE_SFT && o->train_on_prompt)
         return ot_fail(
             OT_E_USAGE,
@@ -404,6 +409,14 @@ int ot_options_router_aux(const struct ot_options *o, double of_config, double *
                        "model's config",
                        text);
     return 0;
+}
+
+static int check_eval(const struct ot_options *o) {
+    OT_TRY(check_objective(o));
+    if (o->objective == OT_OBJECTIVE_SFT && o->label_smoothing > 0)
+        return ot_fail(OT_E_USAGE, "--label-smoothing has no effect here: evaluations of sft use none");
+    OT_TRY(check_reference(o));
+    return check_answers(o);
 }
 
 static int check_train(const struct ot_options *o) {
@@ -479,7 +492,7 @@ int ot_options_check(struct ot_options *options) {
     if (options->command == OT_COMMAND_TRAIN)
         return check_train(options);
     if (options->command == OT_COMMAND_EVAL)
-        return check_answers(options);
+        return check_eval(options);
     if (options->command == OT_COMMAND_PLAN)
         return check_plan(options);
     if (options->command == OT_COMMAND_BENCH)

@@ -11,6 +11,7 @@
 #include "src/files/model_dir.h"
 #include "src/options/options.h"
 #include "src/plan/machines.h"
+#include "src/session/add_tokens.h"
 #include "src/session/chat_choice.h"
 #include "src/session/open.h"
 #include "src/session/plan_request.h"
@@ -103,20 +104,26 @@ static int read_config_file(const char *path, struct ot_model_config *out) {
  * machine, else for the preset. */
 static int read_model(struct ot_plan_case *c) {
     const char *name = c->options->model, *dot = strrchr(name, '.');
-    if (dot && strcmp(dot, ".json") == 0)
-        return read_config_file(name, &c->config);
+    const char *tokenizer = c->options->tokenizer;
+    if (dot && strcmp(dot, ".json") == 0) {
+        OT_TRY(read_config_file(name, &c->config));
+        return ot_added_tokens_count(c->options, tokenizer, &c->config);
+    }
     OT_TRY(ot_model_resolve_shape(name, &c->resolved));
     if (!c->resolved.path) {
         c->config = c->resolved.preset->config;
         c->has_tokenizer = !c->resolved.preset->hub_id; /* the byte-level one */
-        return 0;
+        return ot_added_tokens_count(c->options, tokenizer, &c->config);
     }
     struct ot_model_dir *dir;
     OT_TRY(ot_model_dir_open(c->resolved.path, &dir));
     c->config = ot_model_dir_facts(dir)->config;
     c->has_tokenizer = ot_model_dir_facts(dir)->tokenizer_path != NULL;
+    if (!tokenizer)
+        tokenizer = ot_model_dir_facts(dir)->tokenizer_path;
+    int rc = ot_added_tokens_count(c->options, tokenizer, &c->config);
     ot_model_dir_close(dir);
-    return 0;
+    return rc;
 }
 
 const char *ot_plan_case_model(const struct ot_plan_case *c) {

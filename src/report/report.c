@@ -12,6 +12,7 @@
 #include "src/base/units.h"
 #include "src/report/forecast.h"
 #include "src/report/table.h"
+#include "src/session/add_tokens.h"
 #include "src/session/plan_request.h"
 #include "src/session/chat_choice.h"
 #include "src/session/device.h"
@@ -71,7 +72,7 @@ static void print_disks(const struct ot_session *s) {
 
 static void print_model(const struct ot_report *r) {
     const struct ot_session *s = r->session;
-    char params[OT_PARAMS_TEXT_BYTES], tokens[OT_TEXT_BYTES];
+    char params[OT_PARAMS_TEXT_BYTES], tokens[OT_ADDED_TEXT_BYTES];
     bool random = s->options->init == OT_CHOICE_INIT_RANDOM;
     const char *sentencepiece = ot_session_is_of_sentencepiece(s) ? ot_session_sentencepiece(s) : NULL;
     ot_log(OT_LOG_INFO, "model   %s", s->model.resolved.path ? s->model.resolved.found : s->options->model);
@@ -88,6 +89,8 @@ static void print_model(const struct ot_report *r) {
            : sentencepiece                    ? sentencepiece
            : s->text.tokenizer_file           ? s->text.tokenizer_file
                                               : s->text.tokenizer_path);
+    if (s->text.new_tokens.n > 0)
+        ot_log(OT_LOG_INFO, "        %s", ot_added_tokens_text(s, tokens));
 }
 
 enum { PLACE_BYTES = 128 };
@@ -186,8 +189,7 @@ static void print_notes(const struct ot_session *s, const struct ot_dataset *dat
                "note    this is the text part of a model that also reads images; the result is a "
                "model of text alone");
     if (dropout > 0 && s->model.dir && !s->options->config_dropout)
-        ot_log(OT_LOG_INFO,
-               "note    dropout %g of config.json is not applied: add --config-dropout to apply it",
+        ot_log(OT_LOG_INFO, "note    dropout %g of config.json is not applied: add --config-dropout",
                (double)dropout);
 }
 

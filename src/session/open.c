@@ -14,6 +14,7 @@
 #include "src/base/thread.h"
 #include "src/files/adapter_config.h"
 #include "src/files/model_dir_tokenizer.h"
+#include "src/session/add_tokens.h"
 #include "src/session/chat_choice.h"
 #include "src/session/device.h"
 #include "src/session/forecast.h"
@@ -79,6 +80,27 @@ static int take_modules(struct ot_session *s, const char *path) {
     return rc;
 }
 
+/* Takes the tokens that the adapters add, or train by themselves. */
+static void take_tokens(struct ot_session *s) {
+    const struct ot_model_config *config = &ot_model_dir_facts(s->model.dir)->config;
+    s->model.config.vocab = config->vocab;
+    s->model.config.first_new = config->first_new;
+    s->model.config.n_new = config->n_new;
+    s->model.config.head_has_new = config->head_has_new;
+}
+
+/* A run that resumes has the values of its adapters in the checkpoint. Their directory may be gone if it has
+ * no tokens. */
+static int take_tokens_again(struct ot_session *s) {
+    char path[PATH_MAX];
+    int n = snprintf(path, sizeof path, "%s/" OT_ADAPTER_CONFIG_NAME, s->options->adapter);
+    if (n >= (int)sizeof path || access(path, F_OK) != 0)
+        return 0;
+    OT_TRY(ot_model_dir_add_adapter_tokens(s->model.dir, s->options->adapter));
+    take_tokens(s);
+    return 0;
+}
+
 /* Lays the adapters over session->model.dir, and chooses --adapter, --lora and --train from their files. Does
  * nothing without adapters, and for a run that resumes: its checkpoint has them. Errors: OT_E_INPUT, OT_E_IO,
  * OT_E_BUDGET; OT_E_USAGE if the options contradict the directory. */
@@ -91,15 +113,17 @@ static int session_open_adapter(struct ot_session *s) {
                        o->adapter);
     if (named && !o->adapter)
         ot_settings_choose_text(s->settings, "adapter", named);
-    if (!o->adapter || resumes(o))
+    if (!o->adapter)
         return 0;
+    if (resumes(o))
+        return take_tokens_again(s);
     if (!s->model.dir || o->init == OT_CHOICE_INIT_RANDOM)
         return ot_fail(OT_E_USAGE, "--adapter %s needs the weights of its base, and --init random has none",
                        o->adapter);
     OT_TRY(ot_model_dir_add_adapter(s->model.dir, o->adapter));
     if (o->command == OT_COMMAND_TRAIN || o->command == OT_COMMAND_EXPORT)
         OT_TRY(ot_model_dir_check_base_layers(s->model.dir));
-    s->model.config.vocab = ot_model_dir_facts(s->model.dir)->config.vocab;
+    take_tokens(s);
     OT_TRY(ot_adapter_config_check_saved(o->adapter, s->model.dir));
     OT_TRY(take_lora(s, o->adapter));
     /* An export writes the modules. A base type encodes only tensors that the adapters' run froze, so not the
@@ -285,6 +309,7 @@ static int open_tokenizer(struct ot_session *s) {
         return ot_fail_context(rc, "%s: with the added tokens of the files beside it",
                                s->text.tokenizer_file);
     OT_TRY(rc);
+    OT_TRY(ot_session_add_tokens(s));
     if (s->model.dir && !s->options->tokenizer)
         s->text.ids = ot_model_dir_facts(s->model.dir)->ids;
     if (s->text.ids.n_eos == 0)
@@ -412,6 +437,7 @@ void ot_session_close(struct ot_session *s) {
     ot_plan_free(&s->plan.chosen);
     ot_model_close(s->model.built);
     ot_tokenizer_close(s->text.tokenizer);
+    ot_new_tokens_free(&s->text.new_tokens);
     if (s->text.tokenizer_is_in_memory)
         close(s->text.tokenizer_fd);
     free(s->text.tokenizer_path);

@@ -15,6 +15,7 @@
 #include "src/files/resolve.h"
 #include "src/machine/machine.h"
 #include "src/options/settings.h"
+#include "src/tokenizer/new_tokens.h"
 
 struct ot_checkpoint;
 struct ot_comm;
@@ -84,6 +85,9 @@ struct ot_session_text {
     bool tokenizer_is_in_memory;  /* the session made the tokenizer's file, in memory: */
     int tokenizer_fd;
     struct ot_tokenizer *tokenizer;
+    struct ot_new_tokens new_tokens; /* that the options add; the ids of those that were not there before: */
+    int64_t first_new, n_new;
+    bool tokenizer_is_extended; /* the file in memory has tokens that the options add */
     struct ot_special_tokens specials;
     struct ot_json *run; /* run.json beside the model, for generate, eval and merge; NULL: none was read */
     struct ot_template_choice chat;          /* what the model's files say (chat_choice.h) */

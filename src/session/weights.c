@@ -140,8 +140,11 @@ static int init_adapters(struct ot_session *s) {
             continue;
         for (int64_t at = 0, n; at < count && rc == 0; at += n) {
             n = ot_min(count - at, PIECE);
-            ot_model_init_values(s->model.built, (uint64_t)s->options->seed, t->slab, t->first + at, n,
-                                 values);
+            if (ot_lora_is_of_tokens(t->name))
+                ot_model_dir_get_new_rows(s->model.dir, t, at, n, values);
+            else
+                ot_model_init_values(s->model.built, (uint64_t)s->options->seed, t->slab, t->first + at, n,
+                                     values);
             rc = set_values(&filling, t->slab, t->first + at, n, values);
         }
     }

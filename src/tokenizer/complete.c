@@ -7,6 +7,7 @@
  * vocabulary, else the next free id: the number in added_tokens_decoder does not count, as in transformers.
  */
 #include "src/base/memory.h"
+#include "src/tokenizer/new_tokens.h"
 #include "src/tokenizer/sentencepiece_make.h"
 
 #include <stdlib.h>
@@ -226,6 +227,28 @@ int ot_tokenizer_complete_text(const struct ot_json *tokenizer, const struct ot_
     OT_TRY_GOTO(list_added(&c), rc, out);
     OT_TRY_GOTO(decoder ? want_decoder(&c, decoder) : want_older(&c), rc, out);
     OT_TRY_GOTO(want_specials(&c), rc, out);
+    OT_TRY_GOTO(add_wanted(&c), rc, out);
+    if (c.changed)
+        OT_TRY_GOTO(write_text(&c, text, bytes), rc, out);
+out:
+    free(c.added.tokens);
+    free(c.wanted.tokens);
+    return rc;
+}
+
+int ot_new_tokens_add(const struct ot_json *tokenizer, const struct ot_new_tokens *tokens, char **text,
+                      size_t *bytes) {
+    struct completion c = {.tokenizer = tokenizer};
+    int rc = 0;
+    *text = NULL;
+    OT_TRY_GOTO(list_added(&c), rc, out);
+    for (size_t i = 0; i < tokens->n; i++) {
+        const struct ot_new_token *t = &tokens->items[i];
+        struct ot_sentencepiece_added token = {
+            .text = t->text, .bytes = t->bytes, .special = t->special, .normalized = !t->special};
+        if (!find(&c.added, &token) || t->special)
+            OT_TRY_GOTO(append(&c.wanted, &token), rc, out);
+    }
     OT_TRY_GOTO(add_wanted(&c), rc, out);
     if (c.changed)
         OT_TRY_GOTO(write_text(&c, text, bytes), rc, out);

@@ -162,11 +162,12 @@ static int decode_gold(const struct ot_session *s, const struct ot_row *row, int
     const char *piece;
     size_t bytes;
     bool pairs = ot_model_has_pairs(&s->model.config);
+    int64_t end = row->second > 0 ? row->second : row->n; /* of the answer that is right */
     int rc = 0;
     OT_TRY(ot_decode_stream_open(s->text.tokenizer, true, &stream));
     for (int64_t i = 0; i < n_prompt && !pairs && rc == 0; i++)
         rc = ot_decode_stream_push(stream, ot_token_id(row->tokens[i]), &piece, &bytes);
-    for (*n = 0; rc == 0 && n_prompt + *n < row->n; ++*n) {
+    for (*n = 0; rc == 0 && n_prompt + *n < end; ++*n) {
         uint32_t token = row->tokens[n_prompt + *n];
         if (!ot_token_trained(token) || is_end(s, ot_token_id(token)))
             break;
@@ -214,6 +215,11 @@ static int read_fields(const struct ot_session *s, const struct ot_rows *rows, s
     return rc;
 }
 
+/* A sequence may have two answers, and then be longer than the model's positions. */
+static int64_t longest(const struct ot_session *s, const struct ot_rows *rows) {
+    return ot_min(rows->seq_len, ot_model_longest_row(&s->model.config));
+}
+
 static int add_row(struct ot_answers *a, const struct ot_session *s, const struct ot_rows *rows,
                    const struct ot_row *row, int64_t n_prompt) {
     OT_TRY(ot_grow(&a->rows, &a->capacity, (size_t)a->n + 1, sizeof *a->rows, "rows to be answered"));
@@ -228,7 +234,7 @@ static int add_row(struct ot_answers *a, const struct ot_session *s, const struc
     OT_TRY(decode_gold(s, row, n_prompt, &to->gold, &to->gold_tokens));
     int64_t most = ot_options_given(s->options, "max-new-tokens") ? s->options->max_new_tokens
                                                                   : LONGER * to->gold_tokens + MORE;
-    to->max_new = ot_min(most, rows->seq_len - n_prompt);
+    to->max_new = ot_min(most, longest(s, rows) - n_prompt);
     return a->judge ? read_fields(s, rows, to) : 0;
 }
 
@@ -241,7 +247,8 @@ static int add_rows(struct ot_answers *a, const struct ot_session *s, const stru
         int64_t n_prompt = ot_row_prompt_tokens(&row);
         bool first_piece = row.document != last;
         last = row.document;
-        if (first_piece && n_prompt > front && n_prompt < row.n)
+        bool has_gold = s->options->objective != OT_OBJECTIVE_KTO || row.good;
+        if (first_piece && has_gold && n_prompt > front && n_prompt < row.n)
             OT_TRY(add_row(a, s, rows, &row, n_prompt));
     }
     return a->n > 0 ? 0
@@ -423,11 +430,6 @@ out:
 }
 
 /* ---- the sample ---- */
-
-/* A sequence may have two answers, and then be longer than the model's positions. */
-static int64_t longest(const struct ot_session *s, const struct ot_rows *rows) {
-    return ot_min(rows->seq_len, ot_model_longest_row(&s->model.config));
-}
 
 int64_t ot_sample_row_find(const struct ot_session *s, const struct ot_rows *rows) {
     for (int64_t i = 0; rows->eval && i < ot_dataset_rows(rows->eval_set); i++) {

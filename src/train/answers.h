@@ -4,7 +4,8 @@
  *
  * ROWS. The first N documents of the evaluation set, in its order, whose prompt has a token. The prompt is
  * all before the row's first trained token; the row's own answer (GOLD) is the text of the trained tokens
- * from there on. The model answers greedily. An answer that is longer than twice the gold answer and 16
+ * from there on. If rows compare two answers, it is the chosen one; a bad answer of KTO is none. The model
+ * answers greedily. An answer that is longer than twice the gold answer and 16
  * tokens is cut there, unless --max-new-tokens says where.
  *
  * MATCH. exact: the same text, apart from spaces at both ends. normalised: the same text after

@@ -19,6 +19,11 @@ struct ot_dataset;
 struct ot_engine;
 struct ot_packing;
 
+/* A forward pass has one micro-batch, or one for each prompt that it reads. So the plan of a command that
+ * does not train does not grow with the rows: it has places for at most this many. The schedule of 128 blocks
+ * has room for them. */
+enum { OT_EVAL_MOST_MICRO_BATCHES = 128 };
+
 struct ot_evaluation {
     const struct ot_dataset *dataset;
     struct ot_packing *packing; /* not shuffled; its epoch is set to 0 */

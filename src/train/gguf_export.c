@@ -87,7 +87,8 @@ static int check_adapters(struct writing *w) {
     for (int64_t i = 0; i < ot_model_tensor_count(w->model); i++) {
         const struct ot_tensor *tensor = ot_model_tensor(w->model, i);
         if (tensor->trained &&
-            (!ot_lora_has_tensor(tensor->name) || strstr(tensor->name, ".lora_embedding_")))
+            (!ot_lora_has_tensor(tensor->name) || strstr(tensor->name, ".lora_embedding_") ||
+             ot_lora_is_of_tokens(tensor->name)))
             return ot_fail(
                 OT_E_INPUT,
                 "%s: %s is trained too, and llama.cpp has no adapters of that kind; merge them first "

@@ -26,7 +26,8 @@ static const struct ot_tensor *find_weight(const struct ot_model *model, enum ot
 static bool has_adapter(const struct ot_model *model, enum ot_module module) {
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++)
         if (ot_model_tensor(model, i)->module == module &&
-            ot_lora_has_tensor(ot_model_tensor(model, i)->name))
+            ot_lora_has_tensor(ot_model_tensor(model, i)->name) &&
+            !ot_lora_is_of_tokens(ot_model_tensor(model, i)->name))
             return true;
     return false;
 }

@@ -17,7 +17,10 @@
 #include "src/base/minmax.h"
 #include "src/checkpoint/reader.h"
 #include "src/data/batch.h"
+#include "src/session/open.h"
 #include "src/session/session_ranks.h"
+#include "src/train/evaluate.h"
+#include "src/train/run_shape.h"
 
 static const char file_name[] = "reference.bin", magic[8] = {'O', 'T', 'R', 'E', 'F', 'E', 'R', '1'};
 enum { HEADER_BYTES = 16, RECORD_HEAD = 8 };
@@ -245,13 +248,13 @@ static int run_pass(const struct pass *p) {
                 : 0;
 }
 
-/* Computes or reads the numbers of all rows of a dataset. */
+/* Computes or reads the numbers of all rows of a dataset, in micro-batches of `sequences`. */
 static int make_numbers(const struct ot_session *session, const struct ot_dataset *dataset, int64_t seq_len,
-                        struct file *file, float **out) {
+                        int64_t sequences, struct file *file, float **out) {
     struct pass p = {.session = session, .dataset = dataset, .file = file};
     struct ot_packing_config packing = {
         .dataset = dataset, .seq_len = seq_len, .one_row = !session->options->pack};
-    int64_t sequences = session->options->micro_batch, tokens = sequences * seq_len;
+    int64_t tokens = sequences * seq_len;
     int ranks = session->ranks.comm ? ot_comm_ranks(session->ranks.comm) : 1, rc;
     p.micro_sequences = sequences;
     p.most = tokens / OT_COMPARISON_TOKENS;
@@ -308,10 +311,72 @@ int ot_references_make(const struct ot_session *session, const struct ot_rows *r
     if (mine)
         OT_TRY(open_file(mine, out, find_print(session, rows, identity),
                          restored ? ot_checkpoint_dir(restored) : NULL));
-    int rc = make_numbers(session, rows->data, rows->seq_len, mine, &references->data);
+    int64_t micro = session->options->micro_batch;
+    int rc = make_numbers(session, rows->data, rows->seq_len, micro, mine, &references->data);
     if (rc == 0 && rows->own_eval)
-        rc = make_numbers(session, rows->own_eval, rows->seq_len, mine, &references->own_eval);
+        rc = make_numbers(session, rows->own_eval, rows->seq_len, micro, mine, &references->own_eval);
     return mine ? close_file(mine, rc) : rc;
+}
+
+/* ---- by another model, for eval ---- */
+
+/* The options with which the reference is opened. */
+static int choose_model(const struct ot_session *s, struct ot_options *out) {
+    static const char *const others[] = {"adapter", "lora", "train", "freeze"};
+    const struct ot_options *o = s->options;
+    *out = *o;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        ot_option_reset(out, ot_option_find(others[i], strlen(others[i]), o->command));
+    out->model = o->reference ? o->reference : s->model.resolved.path;
+    out->tokenizer = s->text.tokenizer_path; /* the rows have its tokens */
+    if (!o->reference && !o->adapter)
+        return ot_fail(
+            OT_E_USAGE,
+            "--objective %s compares the model with a reference: give --reference MODEL, the model "
+            "before training (of adapters it is their base)",
+            ot_objective_name((enum ot_objective_kind)o->objective));
+    if (!o->reference && ot_model_dir_is_resized(s->model.dir))
+        return ot_fail(OT_E_USAGE,
+                       "the adapters have tokens that their base does not have, so the base cannot be their "
+                       "reference; give --reference MODEL");
+    return 0;
+}
+
+static int open_reference(struct ot_settings *settings, const struct ot_session *judged,
+                          const struct ot_rows *rows, struct ot_session *s) {
+    int64_t seq_len, micro = judged->options->micro_batch, sequences = ot_packing_sequences(rows->eval);
+    OT_TRY(ot_session_open(settings, s));
+    OT_TRY(ot_shape_seq_len(settings, ot_model_longest_row(&s->model.config), &seq_len));
+    if (s->model.config.vocab < judged->model.config.vocab)
+        return ot_fail(OT_E_INPUT, "%s has %lld tokens, fewer than the %lld of the model", s->options->model,
+                       (long long)s->model.config.vocab, (long long)judged->model.config.vocab);
+    sequences = ot_min(sequences, OT_EVAL_MOST_MICRO_BATCHES * ot_max(micro, 1));
+    const struct ot_session_need need = {.max_position = seq_len,
+                                         .sequence_tokens = seq_len,
+                                         .step_sequences = sequences,
+                                         .micro_sequences = ot_min(micro, sequences),
+                                         .host_bytes = ot_rows_bytes(rows)};
+    OT_TRY(ot_session_plan(s, &need));
+    OT_TRY(ot_session_start(s, NULL));
+    return ot_agree_on_weights(s);
+}
+
+int ot_references_of_model(const struct ot_session *judged, const struct ot_rows *rows,
+                           struct ot_references *references) {
+    struct file none = {.fd = -1};
+    struct ot_settings settings;
+    struct ot_session s = {.ranks.world = judged->ranks.world};
+    *references = (struct ot_references){0};
+    if (!ot_objective_has_reference((enum ot_objective_kind)judged->options->objective))
+        return 0;
+    OT_TRY(choose_model(judged, &settings.in_effect));
+    int rc = open_reference(&settings, judged, rows, &s);
+    if (rc == 0)
+        rc = make_numbers(&s, rows->data, rows->seq_len, s.plan.chosen.micro_tokens / rows->seq_len,
+                          ot_is_rank0(&s) ? &none : NULL, &references->data);
+    rc = rc < 0 ? ot_fail_context(rc, "the reference") : 0;
+    ot_session_close(&s);
+    return rc;
 }
 
 const float *ot_references_of_eval(const struct ot_references *references, const struct ot_rows *rows) {

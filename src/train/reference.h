@@ -15,6 +15,9 @@
  *     record   crc u32 of the rest, n u32, then 2 n fp32: of the micro-batch's comparisons in order
  *
  * All numbers are little-endian. All ranks call these functions together; rank 0 reads and writes.
+ *
+ * An evaluation by itself (eval) makes its references anew: by the base of the model's adapters, or by the
+ * model of --reference, before it loads the model. Only one of the two is in memory at a time.
  */
 #ifndef OT_TRAIN_REFERENCE_H
 #define OT_TRAIN_REFERENCE_H
@@ -33,6 +36,11 @@ struct ot_references {
  * ot_engine_eval. `references` needs ot_references_free in either case. */
 int ot_references_make(const struct ot_session *session, const struct ot_rows *rows,
                        const struct ot_run_identity *identity, struct ot_references *references);
+/* For eval: opens the reference model, computes the numbers of rows->data, and closes it. session: open, but
+ * not planned. Nothing without a reference. Errors: OT_E_USAGE (no model is the reference), OT_E_INPUT (it
+ * has fewer tokens), as for a session. */
+int ot_references_of_model(const struct ot_session *session, const struct ot_rows *rows,
+                           struct ot_references *references);
 /* Those of the rows that evaluations use. */
 const float *ot_references_of_eval(const struct ot_references *references, const struct ot_rows *rows);
 void ot_references_free(struct ot_references *references);

@@ -155,6 +155,48 @@ static int write_tokenizer_config(const struct ot_session *s, char **text, size_
     return ot_json_writer_take(&w, text, bytes);
 }
 
+/* Writes the added tokens of a tokenizer.json as tokenizer_config.json has them: by their ids. */
+static void put_decoder(const struct ot_json *tokenizer, const char *key, struct ot_json_writer *w) {
+    const struct ot_json *added = ot_json_get(tokenizer, "added_tokens");
+    ot_json_begin_object(w, key);
+    for (size_t i = 0; i < ot_json_length(added); i++) {
+        const struct ot_json *token = ot_json_at(added, i);
+        void *cursor = NULL;
+        const char *name;
+        struct ot_json *value;
+        char id[24];
+        snprintf(id, sizeof id, "%lld", (long long)ot_json_int(ot_json_get(token, "id"), 0));
+        ot_json_begin_object(w, id);
+        while (ot_json_next(token, &cursor, &name, &value))
+            if (strcmp(name, "id") != 0)
+                ot_json_put_value(w, name, value);
+        ot_json_end_object(w);
+    }
+    ot_json_end_object(w);
+}
+
+/* Writes the base's tokenizer_config.json with the tokens that the run added. It lists them only if it lists
+ * those of the base. */
+static int extend_tokenizer_config(const struct ot_session *s, const struct ot_json *config, char **text,
+                                   size_t *bytes) {
+    static const char LIST[] = "added_tokens_decoder";
+    struct ot_json_writer w = {.indent = 0};
+    struct ot_json *tokenizer;
+    void *cursor = NULL;
+    const char *key;
+    struct ot_json *value;
+    OT_TRY(ot_json_read_file(s->text.tokenizer_path, OT_TOKENIZER_MAX_FILE_BYTES, &tokenizer));
+    ot_json_begin_object(&w, NULL);
+    while (ot_json_next(config, &cursor, &key, &value))
+        if (strcmp(key, LIST) == 0)
+            put_decoder(tokenizer, key, &w);
+        else
+            ot_json_put_value(&w, key, value);
+    ot_json_end_object(&w);
+    ot_json_free(tokenizer);
+    return ot_json_writer_take(&w, text, bytes);
+}
+
 static int hold_tokenizer(const struct ot_session *s, struct ot_result *out) {
     out->tokenizer_fd = open(s->text.tokenizer_path, O_RDONLY | O_CLOEXEC);
     if (out->tokenizer_fd < 0)
@@ -267,21 +309,30 @@ static int check_inputs(const struct ot_session *s, const char *dir) {
     return 0;
 }
 
+/* Adds tokenizer.json and tokenizer_config.json, unless those of the base are copied. Increments *n. */
+static int add_tokenizer(struct ot_result *out, bool is_own, int *n) {
+    const struct ot_session *s = out->session;
+    const struct ot_json *config = is_own ? NULL : ot_model_dir_facts(s->model.dir)->tokenizer_config;
+    size_t bytes;
+    if (!is_own && !s->text.tokenizer_is_extended)
+        return 0;
+    OT_TRY(config ? extend_tokenizer_config(s, config, &out->tokenizer_text, &bytes)
+                  : write_tokenizer_config(s, &out->tokenizer_text, &bytes));
+    OT_TRY(hold_tokenizer(s, out));
+    out->extra[(*n)++] = (struct ot_extra_file){.name = "tokenizer.json", .path = out->tokenizer_path};
+    out->extra[(*n)++] =
+        (struct ot_extra_file){.name = "tokenizer_config.json", .text = out->tokenizer_text, .bytes = bytes};
+    return 0;
+}
+
 int ot_result_open(struct ot_session *s, const char *dir, struct ot_out_lock *lock, struct ot_result *out) {
     bool own_tokenizer = !s->model.dir || s->options->tokenizer || s->text.tokenizer_is_of_adapter ||
                          ot_session_has_made_tokenizer(s);
-    size_t tokenizer_bytes;
     *out = (struct ot_result){.session = s, .files = {.out = dir}, .tokenizer_fd = -1};
     OT_TRY(check_inputs(s, dir));
     OT_TRY(take_run(out, NULL));
     int n = 2;
-    if (own_tokenizer) {
-        OT_TRY(write_tokenizer_config(s, &out->tokenizer_text, &tokenizer_bytes));
-        OT_TRY(hold_tokenizer(s, out));
-        out->extra[n++] = (struct ot_extra_file){.name = "tokenizer.json", .path = out->tokenizer_path};
-        out->extra[n++] = (struct ot_extra_file){
-            .name = "tokenizer_config.json", .text = out->tokenizer_text, .bytes = tokenizer_bytes};
-    }
+    OT_TRY(add_tokenizer(out, own_tokenizer, &n));
     OT_TRY(add_chat_template(out, &n));
     out->files = (struct ot_model_save){.out = dir,
                                         .model = s->model.built,

@@ -3,8 +3,8 @@
  * Besides weights and the base model's files, OUT gets README.md (result.c; the base's own card describes
  * another model) and run.json (the settings and who gave them; usable as --config to repeat the run). If the
  * base has no tokenizer, is a GGUF file, or --tokenizer replaced it, OUT gets tokenizer.json and a
- * tokenizer_config.json with its special tokens. If the rows used a chat template and the base has none, OUT
- * gets chat_template.jinja.
+ * tokenizer_config.json with its special tokens. With new tokens, both files have them. If
+ * the rows used a chat template and the base has none, OUT gets chat_template.jinja.
  * The result of a run with adapters is a directory of adapters for PEFT: adapter_config.json and
  * adapter_model.safetensors in place of config.json and the weights.
  * The result of a finished run also has finished.json.

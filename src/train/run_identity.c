@@ -11,6 +11,35 @@
 #include "src/base/log.h"
 #include "src/base/text.h"
 #include "src/files/model_config.h"
+#include "src/session/add_tokens.h"
+
+/* Parses the writer's text and replaces *out. */
+static int take(struct ot_json_writer *w, const char *what, struct ot_json **out) {
+    char *text;
+    size_t bytes;
+    OT_TRY(ot_json_writer_take(w, &text, &bytes));
+    ot_json_free(*out);
+    *out = NULL;
+    int rc = ot_json_parse(text, bytes, what, out);
+    free(text);
+    return rc;
+}
+
+/* Adds the tokens of --add-tokens to the model's config: they are part of what the run is. */
+static int add_tokens(const struct ot_session *session, struct ot_json **model) {
+    struct ot_json_writer w = {.indent = -1};
+    void *cursor = NULL;
+    const char *key;
+    struct ot_json *value;
+    if (session->text.new_tokens.n == 0)
+        return 0;
+    ot_json_begin_object(&w, NULL);
+    while (ot_json_next(*model, &cursor, &key, &value))
+        ot_json_put_value(&w, key, value);
+    ot_added_tokens_put(session, &w);
+    ot_json_end_object(&w);
+    return take(&w, "the model's config", model);
+}
 
 int ot_run_identity_make(const struct ot_session *session, const struct ot_rows *rows,
                          struct ot_run_identity *out) {
@@ -26,19 +55,7 @@ int ot_run_identity_make(const struct ot_session *session, const struct ot_rows 
     OT_TRY(ot_model_config_write(&file, &text, &bytes));
     int rc = ot_json_parse(text, bytes, "the model's config", &out->model);
     free(text);
-    return rc;
-}
-
-/* Parses the writer's text and replaces *out. */
-static int take(struct ot_json_writer *w, const char *what, struct ot_json **out) {
-    char *text;
-    size_t bytes;
-    OT_TRY(ot_json_writer_take(w, &text, &bytes));
-    ot_json_free(*out);
-    *out = NULL;
-    int rc = ot_json_parse(text, bytes, what, out);
-    free(text);
-    return rc;
+    return rc < 0 ? rc : add_tokens(session, &out->model);
 }
 
 int ot_run_identity_take_options(struct ot_run_identity *identity, const struct ot_options *options) {
@@ -64,7 +81,7 @@ enum { MOST_OPTIONS = 256, ARITHMETIC_BYTES = 192 };
 
 /* Other options that all ranks must share: some change no bit of a run's result, others are not train's. */
 static const char joint[] = "shard share-weights eval-every save-every no-save save-local generate "
-                            "temperature top-p";
+                            "temperature top-p reference";
 
 static bool must_agree(const struct ot_option *option) {
     return ot_words_have(joint, option->name) || option->on_resume == OT_RESUME_SAME ||

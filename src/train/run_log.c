@@ -208,7 +208,7 @@ int ot_run_log_resume(struct ot_run_log *log, int64_t step, const char *checkpoi
     return ot_run_log_end(log);
 }
 
-static void put_means(struct ot_json_writer *w, const struct ot_compare_means *means) {
+void ot_run_log_put_means(struct ot_json_writer *w, const struct ot_compare_means *means) {
     ot_json_put_real(w, "reward_chosen", means->chosen);
     ot_json_put_real(w, "reward_rejected", means->rejected);
     ot_json_put_real(w, "reward_margin", means->chosen - means->rejected);
@@ -221,7 +221,7 @@ int ot_run_log_step(struct ot_run_log *log, const struct ot_step_report *report)
     ot_json_put_real(w, "epoch", report->epoch);
     ot_json_put_real(w, "loss", report->loss);
     if (report->compares)
-        put_means(w, &report->compared);
+        ot_run_log_put_means(w, &report->compared);
     ot_json_put_real(w, "grad_norm", report->grad_norm);
     ot_json_put_real(w, "clipped_norm", report->clipped_norm);
     ot_json_put_real(w, "lr", report->lr);
@@ -266,7 +266,7 @@ int ot_run_log_eval(struct ot_run_log *log, const struct ot_eval_report *report)
     ot_json_put_int(w, "step", report->step);
     ot_json_put_real(w, "loss", report->loss);
     if (report->compares)
-        put_means(w, &report->compared);
+        ot_run_log_put_means(w, &report->compared);
     else
         ot_json_put_real(w, "perplexity", exp(report->loss));
     ot_json_put_real(w, "accuracy", report->accuracy);

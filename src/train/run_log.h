@@ -90,6 +90,8 @@ struct ot_step_report {
     enum ot_skip skipped;                        /* written with its reason if the step was skipped */
     bool spike;
 };
+/* The members of comparisons in a step, in an evaluation, and in the result of eval. */
+void ot_run_log_put_means(struct ot_json_writer *w, const struct ot_compare_means *means);
 int ot_run_log_step(struct ot_run_log *log, const struct ot_step_report *report);
 
 struct ot_answer_score; /* answers.h */

@@ -81,6 +81,12 @@ int ot_shape_schedule(const struct ot_options *options, int64_t steps, struct ot
                    (long long)steps);
 }
 
+void ot_shape_choose_beta(struct ot_settings *settings) {
+    const struct ot_options *options = &settings->in_effect;
+    if (options->objective != OT_OBJECTIVE_SFT && !ot_options_given(options, "beta"))
+        ot_settings_choose_real(settings, "beta", options->objective == OT_OBJECTIVE_SIMPO ? 2 : 0.1);
+}
+
 void ot_shape_choose(struct ot_settings *settings, int64_t params) {
     const struct ot_options *options = &settings->in_effect;
     if (!options->steps && !options->epochs)
@@ -89,8 +95,7 @@ void ot_shape_choose(struct ot_settings *settings, int64_t params) {
     bool compares = options->objective != OT_OBJECTIVE_SFT;
     if (!ot_options_given(options, "lr"))
         ot_settings_choose_real(settings, "lr", compares ? lr / 10 : lr);
-    if (compares && !ot_options_given(options, "beta"))
-        ot_settings_choose_real(settings, "beta", options->objective == OT_OBJECTIVE_SIMPO ? 2 : 0.1);
+    ot_shape_choose_beta(settings);
 }
 
 int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequences, struct ot_run_shape *out) {

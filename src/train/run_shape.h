@@ -22,7 +22,9 @@ struct ot_run_shape {
 /* --seq-len, or a default that is within the model's positions and a step's tokens. Errors: OT_E_USAGE
  * (longer than the model's positions). */
 int ot_shape_seq_len(struct ot_settings *settings, int64_t max_position, int64_t *seq_len);
-/* --epochs and --lr, which do not depend on the step. params: of the model. */
+/* --beta, for an objective that compares. */
+void ot_shape_choose_beta(struct ot_settings *settings);
+/* --epochs, --lr and --beta, which do not depend on the step. params: of the model. */
 void ot_shape_choose(struct ot_settings *settings, int64_t params);
 /* Everything else, once --tokens-per-step is chosen. sequences: in one epoch. Errors:
  * OT_E_USAGE (a warm-up longer than the run, a micro-batch larger than a step). */

@@ -109,7 +109,7 @@ static void run_embed(struct ops_fixture *f, const void *argument) {
                           tokens,
                           ops_upload(f, f->dtype, table, s->vocab * s->cols),
                           ops_blank_values(f, f->dtype, s->n * s->cols),
-                          0};
+                          .scale = 0};
     f->ops->embed(f->lane, &op);
     ops_collect(f, "out", f->dtype, op.out, s->n * s->cols);
     op.scale = 0.3f;
@@ -123,13 +123,23 @@ static void run_embed(struct ops_fixture *f, const void *argument) {
                                      tokens,
                                      ops_upload(f, f->dtype, dout, s->n * s->cols),
                                      ops_upload(f, OT_F32, table, s->vocab * s->cols),
-                                     0};
+                                     .scale = 0};
     /* += onto the table's own numbers, so that a plain store would show. */
     f->ops->embed_backward(f->lane, &back);
     ops_collect(f, "dtable", OT_F32, back.dtable, s->vocab * s->cols);
     back.scale = 0.3f;
     f->ops->embed_backward(f->lane, &back);
     ops_collect(f, "scaled dtable", OT_F32, back.dtable, s->vocab * s->cols);
+    op.partial = back.partial = true;
+    op.first = back.first = s->vocab / 3;
+    op.vocab = back.vocab = (s->vocab + 1) / 2;
+    for (int scaled = 0; scaled < 2; scaled++) { /* over the results above */
+        op.scale = back.scale = scaled ? 1.7f : 0;
+        f->ops->embed(f->lane, &op);
+        f->ops->embed_backward(f->lane, &back);
+    }
+    ops_collect(f, "part", f->dtype, op.out, s->n * s->cols);
+    ops_collect(f, "dpart", OT_F32, back.dtable, s->vocab * s->cols);
     free(table);
     free(dout);
 }
@@ -141,6 +151,8 @@ static void check_embed(const struct embed_shape *s, enum ot_dtype dtype, int sh
     cuda_check_bits(&p, "scaled");
     cuda_check_bits(&p, "dtable");
     cuda_check_bits(&p, "scaled dtable");
+    cuda_check_bits(&p, "part");
+    cuda_check_bits(&p, "dpart");
     cuda_close(&p);
 }
 

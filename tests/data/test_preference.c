@@ -126,12 +126,6 @@ static void test_faults(void **state) {
     f->config.objective = OT_OBJECTIVE_SFT;
     check_refused(f, "{\"prompt\": \"p\", \"chosen\": \"c\", \"rejected\": \"d\"}", "give --objective dpo");
     check_refused(f, "{\"prompt\": \"p\", \"completion\": \"c\", \"label\": false}", "--objective kto");
-    f->config.pairs = true;
-    f->config.objective = OT_OBJECTIVE_DPO;
-    struct ot_dataset *d = NULL;
-    put_text(f, "{\"prompt\": \"p\", \"chosen\": \"c\", \"rejected\": \"d\"}");
-    check_fails(ot_dataset_open(&f->config, &d), OT_E_USAGE, "--objective dpo: an encoder-decoder");
-    f->config.pairs = false;
 }
 
 /* A row's second answer is the next row's, after this row's prompt; the last row's is that of the first. */
@@ -206,10 +200,69 @@ static void test_batches(void **state) {
     f->config.seq_len = 64;
 }
 
+/* Of an encoder-decoder: the inputs of all answers come first, and a comparison is of targets. Both inputs of
+ * a row lose as many tokens before their last one. */
+static void test_batches_of_pairs(void **state) {
+    struct data_fixture *f = *state;
+    f->config.objective = OT_OBJECTIVE_DPO;
+    f->config.pairs = true;
+    f->config.seq_len = 20;
+    struct ot_dataset *d =
+        load_text(f, "{\"prompt\": \"pq\", \"chosen\": \"a\", \"rejected\": \"bc\"}\n"
+                     "{\"prompt\": \"uvwxyz\", \"chosen\": \"d\", \"rejected\": \"efgh\"}");
+    assert_string_equal(row_text(d, 0), "pq<257>[a<257>]pq<257>[bc<257>]");
+    assert_string_equal(row_text(d, 1), "uvwx<257>[d<257>]uvwx<257>[efgh<257>]");
+    struct ot_packing *packing;
+    struct ot_batcher *batcher;
+    struct ot_step_batch batch;
+    struct ot_packing_config packs = {.dataset = d, .seq_len = 20, .one_row = true};
+    check_ok(ot_packing_open(&packs, &packing));
+    static const float references[] = {-1, -2, -3, -4};
+    struct ot_batch_config config = {.packing = packing,
+                                     .dataset = d,
+                                     .seq_len = 20,
+                                     .step_sequences = 2,
+                                     .micro_sequences = 2,
+                                     .references = references};
+    check_ok(ot_batcher_open(&config, &batcher));
+    ot_batcher_next(batcher, &batch);
+    const struct ot_micro_batch *mb = batch.input.micro;
+    assert_int_equal(batch.trained_tokens, 2 + 3 + 2 + 5);
+    assert_int_equal(mb->n_inputs, 3 + 3 + 5 + 5);
+    assert_int_equal(mb->n_tokens, 16 + 2 + 3 + 2 + 5);
+    assert_memory_equal(&mb->comparisons[0], (&(struct ot_comparison){16, 18, 21, {2, 3}, {-1, -2}, 1}),
+                        sizeof(struct ot_comparison));
+    assert_memory_equal(&mb->comparisons[1], (&(struct ot_comparison){21, 23, 28, {2, 5}, {-3, -4}, 1}),
+                        sizeof(struct ot_comparison));
+    static const int32_t want[][5] = {
+        /* token, then its target, row_start, and the inputs that it sees */
+        {4, -1, 3, 3, 6},    {10, -1, 6, 6, 11},   {16, 'a', 16, 0, 3},   {18, 'b', 18, 3, 6},
+        {20, 257, 18, 3, 6}, {21, 'd', 21, 6, 11}, {23, 'e', 23, 11, 16}, {27, 257, 23, 11, 16},
+    };
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        int32_t at = want[i][0];
+        assert_int_equal(mb->targets[at], want[i][1]);
+        assert_int_equal(mb->row_start[at], want[i][2]);
+        assert_int_equal(mb->input_first[at], want[i][3]);
+        assert_int_equal(mb->input_end[at], want[i][4]);
+    }
+    assert_int_equal(mb->tokens[18], 0); /* the decoder's start token */
+    ot_batcher_close(batcher);
+    ot_packing_close(packing);
+    ot_dataset_close(d);
+    f->config.seq_len = 64;
+    f->config.pairs = false;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prompts), cmocka_unit_test(test_turns), cmocka_unit_test(test_what_is_cut),
-        cmocka_unit_test(test_faults),  cmocka_unit_test(test_kto),   cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_what_is_cut),
+        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_kto),
+        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_batches_of_pairs),
     };
     return cmocka_run_group_tests(tests, open_data_fixture, close_data_fixture);
 }

@@ -89,7 +89,6 @@ static void test_refuse(void **state) {
         {"\"target_modules\": [\"q_proj\"], \"bias\": \"all\"", "bias is 'all'"},
         {"\"target_modules\": [\"q_proj\"], \"fan_in_fan_out\": true",
          "adapters with 'fan_in_fan_out' are not supported"},
-        {"\"target_modules\": [\"q_proj\"], \"trainable_token_indices\": [1]", "'trainable_token_indices'"},
         {"\"target_modules\": [\"q_proj\"], \"init_lora_weights\": \"pissa_niter_4\"",
          "changes the base too"},
         {"\"target_modules\": [\"q_proj\"], \"layers_pattern\": \"h\"", "layers_pattern is 'h'"},
@@ -108,6 +107,52 @@ static void test_refuse(void **state) {
                 "only adapters of type LORA");
     write_text(*state, "adapter_config.json", "{}");
     check_fails(ot_adapter_config_read(*state, &config, true, &lora), OT_E_INPUT, "peft_type");
+}
+
+/* Lists of neighbouring ids, of the embedding and of a head that is not tied. */
+static void test_tokens(void **state) {
+    static const struct {
+        const char *value;
+        bool tied, in_head;
+        int64_t first, n;
+        const char *error;
+    } cases[] = {
+        {"null", false, false, 0, 0, NULL},
+        {"[]", false, false, 0, 0, NULL},
+        {"{}", true, false, 0, 0, NULL},
+        {"[7]", false, false, 7, 1, NULL},
+        {"[7, 8, 9]", true, false, 7, 3, NULL},
+        {"{\"embed_tokens\": [0, 1]}", false, false, 0, 2, NULL},
+        {"{\"model.embed_tokens\": [5, 6], \"lm_head\": [5, 6]}", false, true, 5, 2, NULL},
+        {"{\"lm_head\": [5, 6], \"embed_tokens\": [5, 6]}", true, false, 5, 2, NULL},
+        {"[7, 9]", false, false, 0, 0, "lists of neighbouring ids"},
+        {"[8, 7]", false, false, 0, 0, "lists of neighbouring ids"},
+        {"[-1, 0]", false, false, 0, 0, "lists of neighbouring ids"},
+        {"[\"7\"]", false, false, 0, 0, "lists of neighbouring ids"},
+        {"[4294967296]", false, false, 0, 0, "lists of neighbouring ids"},
+        {"{\"embed_tokens\": []}", false, false, 0, 0, "lists of neighbouring ids"},
+        {"{\"embed_tokens\": [5], \"lm_head\": [6]}", false, false, 0, 0, "the same for the embedding"},
+        {"{\"embed_tokens\": [5, 6], \"lm_head\": [5]}", false, false, 0, 0, "the same for the embedding"},
+        {"{\"lm_head\": [5]}", false, false, 0, 0, "no tokens of the embedding"},
+        {"{\"tokens\": [5]}", false, false, 0, 0, "has 'tokens', which is neither"},
+        {"7", false, false, 0, 0, "no tokens of the embedding"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct ot_model_config config = tiny(cases[i].tied);
+        struct ot_adapter_tokens tokens;
+        char text[256];
+        snprintf(text, sizeof text, "{\"trainable_token_indices\": %s}", cases[i].value);
+        write_text(*state, "adapter_config.json", text);
+        int rc = ot_adapter_config_tokens(*state, &config, &tokens);
+        if (cases[i].error) {
+            check_fails(rc, OT_E_INPUT, cases[i].error);
+            continue;
+        }
+        check_ok(rc);
+        assert_int_equal(tokens.n, cases[i].n);
+        assert_int_equal(tokens.first, cases[i].first);
+        assert_int_equal(tokens.in_head, cases[i].in_head);
+    }
 }
 
 /* ---- experts ---- */
@@ -327,6 +372,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_read, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_refuse, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_tokens, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_read_experts, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_refuse_experts, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_round_trip_of_experts, open_folder, drop_folder),

@@ -374,6 +374,18 @@ struct embed_case {
     const float *table, *dout;
 };
 
+/* A table of the ids [1, vocab - 1) alone. */
+static void run_embed_part(struct ops_fixture *f, const struct embed_case *c, struct ot_embed op,
+                           struct ot_embed_backward back, float scale, const char *out, const char *dtable) {
+    op.partial = back.partial = true, op.first = back.first = 1;
+    op.vocab = back.vocab = c->vocab - 2, op.scale = back.scale = scale;
+    op.out = ops_blank_values(f, f->dtype, c->n * c->cols);
+    back.dtable = ops_upload(f, OT_F32, c->table, op.vocab * c->cols);
+    f->ops->embed(f->lane, &op), f->ops->embed_backward(f->lane, &back);
+    ops_collect(f, out, f->dtype, op.out, c->n * c->cols);
+    ops_collect(f, dtable, OT_F32, back.dtable, op.vocab * c->cols);
+}
+
 static void run_embed(struct ops_fixture *f, const void *argument) {
     const struct embed_case *c = argument;
     struct ot_embed op = {f->dtype,
@@ -383,7 +395,7 @@ static void run_embed(struct ops_fixture *f, const void *argument) {
                           ops_upload_ids(f, c->tokens, c->n),
                           ops_upload(f, f->dtype, c->table, c->vocab * c->cols),
                           ops_blank_values(f, f->dtype, c->n * c->cols),
-                          0};
+                          .scale = 0};
     f->ops->embed(f->lane, &op);
     ops_collect(f, "out", f->dtype, op.out, c->n * c->cols);
     op.scale = -2;
@@ -397,7 +409,7 @@ static void run_embed(struct ops_fixture *f, const void *argument) {
                                      op.tokens,
                                      ops_upload(f, f->dtype, c->dout, c->n * c->cols),
                                      ops_upload(f, OT_F32, c->table, c->vocab * c->cols),
-                                     0};
+                                     .scale = 0};
     /* += onto the table's own numbers, so that a plain store would show. */
     f->ops->embed_backward(f->lane, &back);
     ops_collect(f, "dtable", OT_F32, back.dtable, c->vocab * c->cols);
@@ -405,6 +417,19 @@ static void run_embed(struct ops_fixture *f, const void *argument) {
     back.dtable = ops_upload(f, OT_F32, c->table, c->vocab * c->cols);
     f->ops->embed_backward(f->lane, &back);
     ops_collect(f, "scaled dtable", OT_F32, back.dtable, c->vocab * c->cols);
+    run_embed_part(f, c, op, back, 0, "part", "dpart");
+    run_embed_part(f, c, op, back, -2, "scaled part", "scaled dpart");
+}
+
+/* The row of id 1 is row 0. The sums begin with numbers of other rows. */
+static void check_embed_part(struct ops_fixture *f, const struct embed_case *c, int64_t at) {
+    int64_t id = c->tokens[at / c->cols], to = at + c->cols;
+    bool has_row = id >= 1 && id < c->vocab - 1, is_in_part = at < (c->vocab - 2) * c->cols;
+    float want = c->table[(id - has_row) * c->cols + at % c->cols];
+    assert_true((ops_result(f, "part", NULL)[at] == want) == has_row);
+    assert_true((ops_result(f, "scaled part", NULL)[at] == -2 * want) == has_row);
+    want = is_in_part ? ops_result(f, "dtable", NULL)[to] - c->table[to] + c->table[at] : 0;
+    check_close("dpart", is_in_part ? &ops_result(f, "dpart", NULL)[at] : &want, &want, 1, 1e-5, 1e-6);
 }
 
 static void test_embed(void **state) {
@@ -424,7 +449,7 @@ static void test_embed(void **state) {
         ops_check_threads(&f, run_embed, &c, (enum ot_dtype)dtype);
         assert_memory_equal(ops_result(&f, "out", NULL), out, (size_t)(c.n * c.cols) * sizeof *out);
         for (int64_t i = 0; i < c.n * c.cols; i++)
-            assert_true(ops_result(&f, "scaled", NULL)[i] == -2 * out[i]);
+            assert_true(ops_result(&f, "scaled", NULL)[i] == -2 * out[i]), check_embed_part(&f, &c, i);
         for (int64_t i = 0; i < c.vocab * c.cols; i++) {
             float want = dtable[i] + c.table[i];
             check_close("dtable", &ops_result(&f, "dtable", NULL)[i], &want, 1, 5e-7, 5e-7);

@@ -74,11 +74,14 @@ static void count_bias_backward(struct ot_lane *lane, const struct ot_bias_backw
 
 static void count_embed(struct ot_lane *lane, const struct ot_embed *op) {
     (void)lane;
-    move((double)op->n, op->cols, op->dtype, 2);
+    if (!op->partial) /* a table of few tokens */
+        move((double)op->n, op->cols, op->dtype, 2);
 }
 
 static void count_embed_backward(struct ot_lane *lane, const struct ot_embed_backward *op) {
     (void)lane;
+    if (op->partial)
+        return;
     move((double)op->n, op->cols, op->dtype, 1);
     move((double)op->n, op->cols, OT_F32, 2);
 }

@@ -290,6 +290,8 @@ static void frozen_tensors_and_adapters_are_counted(void **state) {
         c.qkv_bias = c.out_bias = c.mlp_bias = i % 3 == 0;
         c.qk_norm = i % 4 == 1;
         c.window = i % 3 == 1 ? 40 : 0; /* level `attention` keeps q, k and v */
+        c.n_new = parts[i / 2].lora == &all ? 300 : 0;
+        c.head_has_new = !c.tied;
         if (!c.tied || parts[i / 2].trains != trains_head)
             check_parts(&c, i % 4 == 0 ? OT_F32 : OT_BF16, &parts[i / 2]);
     }

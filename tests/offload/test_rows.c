@@ -73,6 +73,46 @@ static void counts_are_checked(void **state) {
     check_fails(ot_rows_check(&texts, N, &mb, 0), OT_E_INPUT, "has 0 tokens");
 }
 
+/* Comparisons of two rows of texts, and of the targets of two pairs. */
+static void comparisons_are_checked(void **state) {
+    (void)state;
+    static const struct {
+        bool of_pairs, is_good;
+        struct ot_comparison comparisons[2];
+    } cases[] = {
+        {false, true, {{0, 4, 8, {1, 1}, {0, 0}, 1}}},
+        {false, true, {{0, 2, 4, {1, 1}, {0, 0}, 1}, {4, 6, 8, {1, 1}, {0, 0}, 1}}},
+        {true, true, {{4, 6, 8, {1, 1}, {0, 0}, 1}}},
+        {true, true, {{4, 5, 6, {1, 1}, {0, 0}, 1}, {6, 7, 8, {1, 1}, {0, 0}, 1}}},
+        {false, false, {{0, 1, 4, {1, 1}, {0, 0}, 1}}},
+        {false, false, {{0, 2, 3, {1, 1}, {0, 0}, 1}}},
+        {true, false, {{3, 5, 8, {1, 1}, {0, 0}, 1}}},
+        {true, false, {{4, 4, 8, {1, 1}, {0, 0}, 1}}},
+        {true, false, {{4, 6, 6, {1, 1}, {0, 0}, 1}}},
+        {true, false, {{4, 6, 9, {1, 1}, {0, 0}, 1}}},
+        {true, false, {{4, 6, 8, {0, 1}, {0, 0}, 1}}},
+        {true, false, {{4, 6, 8, {1, 0}, {0, 0}, 1}}},
+        {false, false, {{0, 2, 4, {1, 1}, {0, 0}, 1}, {3, 5, 7, {1, 1}, {0, 0}, 1}}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ot_chain chain = cases[i].of_pairs ? pairs : texts;
+        struct ot_micro_batch mb = make(cases[i].of_pairs);
+        chain.compares = true;
+        mb.comparisons = cases[i].comparisons;
+        mb.n_comparisons = cases[i].comparisons[1].end > 0 ? 2 : 1;
+        int rc = ot_rows_check(&chain, N, &mb, 3);
+        if (cases[i].is_good)
+            check_ok(rc);
+        else
+            check_fails(rc, OT_E_INPUT, "micro-batch 3: comparison");
+    }
+    struct ot_chain chain = pairs; /* the inputs of pairs are checked too */
+    struct ot_micro_batch mb = make(true);
+    chain.compares = true;
+    mb.n_inputs = N;
+    check_fails(ot_rows_check(&chain, N, &mb, 1), OT_E_INPUT, "of its 8 tokens are inputs");
+}
+
 /* A wrong number in a field of a token. words: of the message. */
 static void check_wrong(int32_t *field, int token, int32_t wrong, const char *words) {
     const struct ot_micro_batch mb = make(true);
@@ -132,6 +172,7 @@ static void copies_are_padded(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(good_ones_pass), cmocka_unit_test(counts_are_checked),
+                                       cmocka_unit_test(comparisons_are_checked),
                                        cmocka_unit_test(fields_are_checked),
                                        cmocka_unit_test(copies_are_padded)};
     return cmocka_run_group_tests(tests, NULL, NULL);

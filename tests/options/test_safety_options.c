@@ -164,7 +164,7 @@ static void options_of_train_say_whether_a_resumed_run_may_change_them(void **st
                      (int)option->on_resume);
         n[option->on_resume] += of_train;
     }
-    assert_int_equal(n[OT_RESUME_CONTENT], 4); /* model, tokenizer, data, eval-data */
+    assert_int_equal(n[OT_RESUME_CONTENT], 6); /* model, tokenizer, the two of new tokens, data, eval-data */
     assert_int_equal(n[OT_RESUME_LENGTH], 2);
     assert_true(n[OT_RESUME_SAME] > 20 && n[OT_RESUME_FREE] > 20);
 }
