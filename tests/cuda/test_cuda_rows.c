@@ -93,6 +93,9 @@ static void test_rope(void **state) {
 
 /* ---- embedding ---- */
 
+/* More tokens are sorted in pieces, which takes the emulator seconds: for them no table of some ids alone. */
+enum { ONE_SORT = 8192 };
+
 struct embed_shape {
     int64_t n, cols, vocab;
     const int32_t *tokens;
@@ -130,16 +133,18 @@ static void run_embed(struct ops_fixture *f, const void *argument) {
     back.scale = 0.3f;
     f->ops->embed_backward(f->lane, &back);
     ops_collect(f, "scaled dtable", OT_F32, back.dtable, s->vocab * s->cols);
-    op.partial = back.partial = true;
-    op.first = back.first = s->vocab / 3;
-    op.vocab = back.vocab = (s->vocab + 1) / 2;
-    for (int scaled = 0; scaled < 2; scaled++) { /* over the results above */
-        op.scale = back.scale = scaled ? 1.7f : 0;
-        f->ops->embed(f->lane, &op);
-        f->ops->embed_backward(f->lane, &back);
+    if (s->n <= ONE_SORT) {
+        op.partial = back.partial = true;
+        op.first = back.first = s->vocab / 3;
+        op.vocab = back.vocab = (s->vocab + 1) / 2;
+        for (int scaled = 0; scaled < 2; scaled++) { /* over the results above */
+            op.scale = back.scale = scaled ? 1.7f : 0;
+            f->ops->embed(f->lane, &op);
+            f->ops->embed_backward(f->lane, &back);
+        }
+        ops_collect(f, "part", f->dtype, op.out, s->n * s->cols);
+        ops_collect(f, "dpart", OT_F32, back.dtable, s->vocab * s->cols);
     }
-    ops_collect(f, "part", f->dtype, op.out, s->n * s->cols);
-    ops_collect(f, "dpart", OT_F32, back.dtable, s->vocab * s->cols);
     free(table);
     free(dout);
 }
@@ -151,8 +156,10 @@ static void check_embed(const struct embed_shape *s, enum ot_dtype dtype, int sh
     cuda_check_bits(&p, "scaled");
     cuda_check_bits(&p, "dtable");
     cuda_check_bits(&p, "scaled dtable");
-    cuda_check_bits(&p, "part");
-    cuda_check_bits(&p, "dpart");
+    if (s->n <= ONE_SORT) {
+        cuda_check_bits(&p, "part");
+        cuda_check_bits(&p, "dpart");
+    }
     cuda_close(&p);
 }
 
@@ -178,7 +185,7 @@ static void test_embed(void **state) {
 /* More tokens than one sort takes. The tokens of an id, in several pieces, are still added in order. */
 static void test_embed_pieces(void **state) {
     (void)state;
-    struct embed_shape shape = {8192 + 300, 2, 500, NULL};
+    struct embed_shape shape = {ONE_SORT + 300, 2, 500, NULL};
     int32_t *tokens = random_ids(3, shape.n, (int32_t)shape.vocab);
     shape.tokens = tokens;
     check_embed(&shape, OT_F32, 0);
