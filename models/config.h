@@ -175,14 +175,14 @@ struct ot_model_config {
     /* limit and alpha of struct ot_glu, for experts whose gate and up are interleaved (gpt-oss). limit 0:
      * none, and gate and up lie side by side. */
     float glu_limit, glu_alpha;
-    /* Of the balancing loss (model.h): router_aux_loss_coef, and output_router_logits, with which
+    /* For the balancing loss (model.h): router_aux_loss_coef, and output_router_logits, with which
      * transformers adds it. */
     double router_aux;
     bool asks_balance;
 
     /* ---- dropouts, if a run applies them (dropout.h) ---- */
     float embed_drop, attention_drop; /* of the embedding; of attention's weights */
-    /* Of what attention and the MLP add to x; 0 with norms behind them, and with experts. */
+    /* The dropout of what attention and the MLP add to x; 0 with norms behind them, and with experts. */
     float o_drop, mlp_drop;
 
     /* ---- head ---- */

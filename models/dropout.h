@@ -40,7 +40,7 @@ enum ot_drop_site {
 float ot_drop_share(const struct ot_model *model, const struct ot_block_run *run, enum ot_drop_site site);
 /* The same of any training pass of the model. */
 float ot_drop_share_of(const struct ot_model *model, enum ot_drop_site site);
-/* Of attention's weights. */
+/* Dropout of attention's weights, as the attention ops take it. */
 struct ot_weight_drop ot_drop_weights(const struct ot_model *model, const struct ot_block_run *run,
                                       int64_t layer, enum ot_drop_site site);
 

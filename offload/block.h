@@ -281,7 +281,7 @@ struct ot_chain {
     void (*decode)(const void *context, int slab, struct ot_lane *lane, const struct ot_slab_decoding *what);
 };
 
-/* Where the tail of a boundary activation begins, and the bytes of the whole. */
+/* The offset of the tail of a boundary activation, and the bytes of the whole. */
 static inline size_t ot_chain_boundary_tail(const struct ot_chain *chain, int64_t n_tokens) {
     size_t bytes = (size_t)(n_tokens * chain->boundary_elems) * ot_dtype_bytes(chain->dtype);
     return chain->boundary_tail_bytes > 0 ? (bytes + 255) & ~(size_t)255 : bytes;

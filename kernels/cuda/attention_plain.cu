@@ -27,7 +27,7 @@ __device__ __forceinline__ float plain_score(const struct ot_attention &op, floa
     return op.slopes ? score - slope * (float)(query + (int)(op.n_keys - op.n) - key) : score;
 }
 
-/* What dropout makes of a weight. */
+/* The factor of a pair's weight by dropout: 0, or that of kept weights; 1 without dropout. */
 __device__ __forceinline__ float plain_factor(const struct ot_attention &op, int head, int query, int key) {
     return weight_factor(op.drop, (head * op.n + query) * op.n_keys + key);
 }

@@ -67,7 +67,7 @@ __device__ __forceinline__ float spans_score(const struct ot_attend_spans &op, f
     return op.bias ? fmaf(op.scale, dot, near[diagonal]) : op.scale * dot;
 }
 
-/* What dropout makes of a weight. */
+/* The factor of a pair's weight by dropout: 0, or that of kept weights; 1 without dropout. */
 __device__ __forceinline__ float spans_factor(const struct ot_attend_spans &op, int head, int query,
                                               int key) {
     return weight_factor(op.drop, (head * op.n + query) * op.n_keys + key);

@@ -97,8 +97,9 @@ def make_adapter(name, base, first, indices, folder):
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in trained:
         parameter.data.copy_(torch.randn_like(parameter) * 0.2)
-    model.peft_config["default"].base_model_name_or_path = None
     model.save_pretrained(OUT / name)
+    config = OUT / name / "adapter_config.json" # without the path of the base on this machine
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": None}, indent=2) + "\n")
     os.remove(OUT / name / "README.md")
     ids = [256, *b"ab", first, *b"c", first + 1, first + 2, *b"de", first, first + 2, first + 1, *b"f", 257]
     optimizer = torch.optim.AdamW(trained, lr=LR, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.01)

@@ -184,7 +184,7 @@ static void put_part(struct ot_batcher *b, int64_t n, int64_t inputs, int64_t n_
     f->at += n;
 }
 
-/* Of a row that compares two answers: the inputs of each. */
+/* The inputs of a row; of both answers, if it compares two. */
 static void put_inputs(struct ot_batcher *b, uint32_t number, const struct ot_row *row, struct filling *f) {
     (void)number;
     for (int answer = 0; answer <= (row->second > 0); answer++) {

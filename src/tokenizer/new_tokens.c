@@ -12,7 +12,7 @@
 #include "src/base/text.h"
 #include "src/base/utf8.h"
 
-/* Where a text stands, for errors. */
+/* A text's place, for errors. */
 struct place {
     const char *option, *file; /* file NULL: in the option's value */
     size_t number;             /* of the line, or of the text; from 1 */

@@ -200,8 +200,8 @@ static void test_batches(void **state) {
     f->config.seq_len = 64;
 }
 
-/* Of an encoder-decoder: the inputs of all answers come first, and a comparison is of targets. Both inputs of
- * a row lose as many tokens before their last one. */
+/* In a batch of an encoder-decoder the inputs of all answers come first, and a comparison is of targets. Both
+ * inputs of a row lose as many tokens before their last one. */
 static void test_batches_of_pairs(void **state) {
     struct data_fixture *f = *state;
     f->config.objective = OT_OBJECTIVE_DPO;
