@@ -1,5 +1,5 @@
-/* The dropouts that a model's config names (config.h), if a run applies them (struct ot_regular). They are
- * those of transformers, and in the same places:
+/* The dropouts that a model's config names (config.h), if a run applies them (struct ot_regular). Each is in
+ * the same place as in transformers:
  *
  *     EMBED        the embedding, behind learned positions (GPT-2, CodeGen, T5)
  *     ATTENTION    attention's weights, behind the softmax (all families; Falcon: with ALiBi)

@@ -90,8 +90,8 @@ bool ot_model_dir_is_adapted(const struct ot_model_dir *dir, const char *name);
 /* True if the adapter's file has tensors of a whole module: "lm_head". */
 bool ot_model_dir_adapts_module(const struct ot_model_dir *dir, const char *module);
 
-/* New tokens with the ids [first, first + n), and the pieces that the tokenizer made of their texts before:
- * those of token i are ids[begins[i]..begins[i + 1]), one at least, each below the model's vocab_size. */
+/* New tokens with the ids [first, first + n), and the pieces that the tokenizer made of their texts before.
+ * The pieces of token i are ids[begins[i]..begins[i + 1]): one at least, each below vocab_size. */
 struct ot_token_pieces {
     int64_t first, n;
     const int32_t *ids;

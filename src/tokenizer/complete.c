@@ -218,6 +218,17 @@ static int write_text(const struct completion *c, char **text, size_t *bytes) {
     return ot_json_writer_take(&w, text, bytes);
 }
 
+/* Adds what is wanted, and frees the lists. Writes the text if anything changed. rc: of earlier steps. */
+static int finish(struct completion *c, int rc, char **text, size_t *bytes) {
+    if (rc >= 0)
+        rc = add_wanted(c);
+    if (rc >= 0 && c->changed)
+        rc = write_text(c, text, bytes);
+    free(c->added.tokens);
+    free(c->wanted.tokens);
+    return rc;
+}
+
 int ot_tokenizer_complete_text(const struct ot_json *tokenizer, const struct ot_sentencepiece_files *files,
                                char **text, size_t *bytes) {
     const struct ot_json *decoder = ot_json_get(files->tokenizer_config, "added_tokens_decoder");
@@ -227,13 +238,8 @@ int ot_tokenizer_complete_text(const struct ot_json *tokenizer, const struct ot_
     OT_TRY_GOTO(list_added(&c), rc, out);
     OT_TRY_GOTO(decoder ? want_decoder(&c, decoder) : want_older(&c), rc, out);
     OT_TRY_GOTO(want_specials(&c), rc, out);
-    OT_TRY_GOTO(add_wanted(&c), rc, out);
-    if (c.changed)
-        OT_TRY_GOTO(write_text(&c, text, bytes), rc, out);
 out:
-    free(c.added.tokens);
-    free(c.wanted.tokens);
-    return rc;
+    return finish(&c, rc, text, bytes);
 }
 
 int ot_new_tokens_add(const struct ot_json *tokenizer, const struct ot_new_tokens *tokens, char **text,
@@ -249,11 +255,6 @@ int ot_new_tokens_add(const struct ot_json *tokenizer, const struct ot_new_token
         if (!find(&c.added, &token) || t->special)
             OT_TRY_GOTO(append(&c.wanted, &token), rc, out);
     }
-    OT_TRY_GOTO(add_wanted(&c), rc, out);
-    if (c.changed)
-        OT_TRY_GOTO(write_text(&c, text, bytes), rc, out);
 out:
-    free(c.added.tokens);
-    free(c.wanted.tokens);
-    return rc;
+    return finish(&c, rc, text, bytes);
 }

@@ -175,8 +175,8 @@ static void put_decoder(const struct ot_json *tokenizer, const char *key, struct
     ot_json_end_object(w);
 }
 
-/* Writes the base's tokenizer_config.json with the tokens that the run added. It lists them only if it lists
- * those of the base. */
+/* Writes the base's tokenizer_config.json with the tokens that the run added. The file lists the new tokens
+ * only if it lists the base's tokens. */
 static int extend_tokenizer_config(const struct ot_session *s, const struct ot_json *config, char **text,
                                    size_t *bytes) {
     static const char LIST[] = "added_tokens_decoder";
