@@ -400,10 +400,9 @@ int ot_engine_put(struct ot_engine *en, const struct ot_segment *segment, const 
     bool same = segment->state == en->chain.state, state = segment->has_state && en->plan.train;
     struct ot_state_view moments = {segment->state, arrays[OT_SEGMENT_M], arrays[OT_SEGMENT_V],
                                     (const struct ot_state_scale *)(const void *)arrays[OT_SEGMENT_SCALES]};
-    if (state && same)
-        OT_TRY(put_moments(en, segment->slab, held.first, held.n, moments));
-    else if (state)
-        OT_TRY(put_converted(en, segment, held, moments));
+    if (state && !segment->lacks_moments)
+        OT_TRY(same ? put_moments(en, segment->slab, held.first, held.n, moments)
+                    : put_converted(en, segment, held, moments));
     if (state)
         OT_TRY(put_rest(en, segment, held, arrays[OT_SEGMENT_MASTER_REST]));
     if (!segment->has_weights)

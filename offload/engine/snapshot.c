@@ -81,6 +81,8 @@ int ot_snapshot_open(const struct ot_snapshot_source *source, struct ot_snapshot
     if (!sn)
         return ot_fail(OT_E_BUDGET, "no memory for a snapshot");
     sn->source = *source;
+    if (source->layout->snapshot_tile != OT_NO_BUFFER)
+        sn->tile_memory = ot_layout_at(source->layout, source->tier_memory, source->layout->snapshot_tile);
     pthread_mutex_init(&sn->mutex, NULL);
     ot_cond_init(&sn->changed);
     OT_TRY(ot_lane_open(source->device, "snapshot", &sn->lane));
@@ -115,7 +117,6 @@ void ot_snapshot_close(struct ot_snapshot *sn) {
     pthread_mutex_destroy(&sn->mutex);
     free(sn->pins);
     free(sn->spans);
-    free(sn->spare);
     free(sn->first_tile);
     free(sn->order);
     free(sn->taken);
@@ -284,33 +285,16 @@ static int pin_all(struct ot_snapshot *sn) {
     return 0;
 }
 
-/* Finds memory to copy tiles from nvme through. A plan that relies on references has no buffer for that. If
- * the store's files have lost their names, the snapshot cannot refer to them: then it allocates the memory
- * outside the budget, because the state would be lost otherwise. */
-static int find_tile_memory(struct ot_snapshot *sn) {
-    const struct ot_snapshot_source *source = &sn->source;
-    size_t bytes = source->layout->slot_grads_offset; /* a multiple of OT_STORE_ALIGN */
-    if (sn->refers || !source->store || sn->tile_memory)
-        return 0;
-    if (source->layout->snapshot_tile != OT_NO_BUFFER)
-        sn->tile_memory = ot_layout_at(source->layout, source->tier_memory, source->layout->snapshot_tile);
-    else if (bytes > 0)
-        sn->tile_memory = sn->spare = aligned_alloc(OT_STORE_ALIGN, bytes);
-    return sn->tile_memory || bytes == 0
-               ? 0
-               : ot_fail(OT_E_BUDGET, "no memory for a buffer of %zu bytes to copy tiles from nvme", bytes);
-}
-
 int ot_snapshot_begin(struct ot_snapshot *sn, const struct ot_snapshot_config *config) {
     assert(!sn->under_way);
     sn->config = *config;
-    sn->refers = sn->source.store && sn->source.plan->pinned_contents > 0 && config->sink.refer;
+    sn->refers = sn->source.store && sn->source.plan->pinned_contents > 0 && config->sink.refer &&
+                 !config->weights_alone;
     sn->hurry = sn->cancel = false;
     sn->slept = 0;
     sn->error.code = 0;
     memset(sn->taken, false, (size_t)sn->n_tiles * sizeof *sn->taken);
     memset(sn->wanted, false, (size_t)sn->n_tiles * sizeof *sn->wanted);
-    OT_TRY(find_tile_memory(sn));
     if (sn->refers)
         OT_TRY(pin_all(sn));
     atomic_store(&sn->ended, false);

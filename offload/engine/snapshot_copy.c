@@ -114,10 +114,16 @@ int ot_snapshot_copy_tile(struct ot_snapshot *snapshot, struct ot_tile_id id, in
     struct ot_segment segment = ot_segment_of(source->chain, !ot_snapshot_refers_state(snapshot, id),
                                               !ot_snapshot_refers_weights(snapshot, id), 0);
     segment.slab = id.slab;
+    if (snapshot->config.weights_alone) {
+        segment.lacks_moments = true;
+        segment.state = OT_STATE_F32;
+    }
     struct tile_source tile = {.span = ot_slab_span(source->chain, source->plan, id.slab, id.tile, 1)};
     if (!segment.has_state && !segment.has_weights)
         return 0;
-    OT_TRY(read_extents(snapshot, id, segment.has_state, segment.has_weights, &tile));
+    bool wants_state = !segment.lacks_moments ||
+                       ot_segment_find(source->chain->dtype, &segment, OT_SEGMENT_MASTER_REST).width > 0;
+    OT_TRY(read_extents(snapshot, id, segment.has_state && wants_state, segment.has_weights, &tile));
     int64_t end = tile.span.first + tile.span.n;
     for (segment.first = tile.span.first; segment.first < end; segment.first += segment.n) {
         segment.n = ot_min(end - segment.first, OT_SEGMENT_PARAMS);

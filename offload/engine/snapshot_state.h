@@ -21,8 +21,7 @@ struct ot_snapshot {
     struct ot_lane *lane;        /* for copies from the device, besides the lanes of the steps */
     struct ot_pins *pins;        /* in the order of tiles; for each tile state, then weights */
     struct ot_store_span *spans; /* room for the spans of any extent */
-    char *tile_memory;           /* buffer for a tile that is copied from nvme */
-    void *spare;                 /* tile_memory, if it was allocated outside the plan's budget; else NULL */
+    char *tile_memory;           /* buffer for a tile that is copied from nvme; NULL: none is there */
 
     int n_tiles;     /* number of tiles of all slabs */
     int *first_tile; /* [n_slabs]: index of its first tile among all */

@@ -249,12 +249,11 @@ static void add_snapshot(struct ot_layout_maker *mk) {
     struct ot_layout *layout = mk->layout;
     const struct ot_plan *plan = mk->plan;
     size_t slots = (size_t)plan->snapshot_slots * ot_segment_slot_bytes(mk->chain->dtype);
-    bool copies = plan->pinned_contents == 0 && layout->slot_grads_offset > 0;
     layout->snapshot_slots = layout->snapshot_tile = OT_NO_BUFFER;
     if (slots == 0)
         return;
     layout->snapshot_slots = ot_layout_add(mk, OT_TIER_HOST, "checkpoint", slots, 1);
-    if (copies)
+    if (layout->slot_grads_offset > 0)
         layout->snapshot_tile = ot_layout_add(mk, OT_TIER_HOST, "checkpoint", layout->slot_grads_offset, 1);
 }
 

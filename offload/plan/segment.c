@@ -44,7 +44,9 @@ struct ot_segment_values ot_segment_find(enum ot_dtype dtype, const struct ot_se
     struct ot_segment_values where = {.per = 1};
     for (enum ot_segment_array i = OT_SEGMENT_M; i <= array; i++) {
         where.offset += ot_segment_value_bytes(where, segment->n);
-        bool has = i == OT_SEGMENT_WEIGHTS ? segment->has_weights : segment->has_state;
+        bool has = i == OT_SEGMENT_WEIGHTS       ? segment->has_weights
+                   : i == OT_SEGMENT_MASTER_REST ? segment->has_state
+                                                 : segment->has_state && !segment->lacks_moments;
         where.width = has ? width_of(dtype, segment->state, segment->masters, i) : 0;
         where.per = i == OT_SEGMENT_SCALES ? OT_STATE_GROUP : 1;
     }

@@ -7,6 +7,9 @@
  * little-endian, without gaps. A segment does not depend on the plan, so an engine with any plan can take it
  * back (ot_engine_put). A snapshot has the state and the weights of every parameter exactly once, in any
  * order.
+ *
+ * A segment may lack the moments: then its state is rest[n] alone. Together with the weights that is the
+ * exact model, in a third of the bytes (bf16: 4 of 12 bytes a parameter).
  */
 #ifndef OT_OFFLOAD_PLAN_SEGMENT_H
 #define OT_OFFLOAD_PLAN_SEGMENT_H
@@ -23,6 +26,7 @@ struct ot_segment {
     bool has_state, has_weights;
     enum ot_state_format state; /* not OT_STATE_F32: first and n are multiples of OT_STATE_GROUP */
     enum ot_masters masters;
+    bool lacks_moments; /* the state is without m, v and scales; its format is then OT_STATE_F32 */
 };
 
 /* A segment of n parameters as the chain stores them; slab and first are 0. */

@@ -174,6 +174,7 @@ static int checkpoint_reclaim(const struct ot_checkpoint_list *list) {
 /* ---- catalog ---- */
 
 #define COMPLETE_NAME "complete"
+#define BEST_NAME     "best"
 
 enum { OPEN_DIR = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC };
 
@@ -261,6 +262,10 @@ int ot_checkpoint_name(const char *parent, int64_t step, char **out) {
     return ot_string_format(out, "%s/%s", parent, name);
 }
 
+int ot_checkpoint_best_parent(const char *parent, char **out) {
+    return ot_string_format(out, "%s/" BEST_NAME, parent);
+}
+
 int ot_checkpoint_list_make(const char *parent, struct ot_checkpoint_list *out) {
     struct scan scan;
     int rc = 0;
@@ -334,7 +339,6 @@ int ot_checkpoint_remove(const char *dir) {
 int ot_checkpoint_prune(const char *parent, int keep, int64_t best_step) {
     struct ot_checkpoint_list list;
     int rc = 0, n = 0;
-    assert(keep >= 1);
     OT_TRY(ot_checkpoint_list_make(parent, &list));
     for (int i = 0; i < list.n; i++) {
         struct ot_checkpoint_entry entry = list.entries[i];
@@ -407,8 +411,7 @@ static int tidy_one(const struct scan *scan, const struct found *found) {
     return rc;
 }
 
-int ot_checkpoint_tidy(const char *parent) {
-    struct ot_checkpoint_list list;
+static int tidy_all(const char *parent) {
     struct scan scan;
     int rc = 0;
     OT_TRY(scan_make(parent, &scan));
@@ -416,6 +419,16 @@ int ot_checkpoint_tidy(const char *parent) {
         if (scan.found[i].partial || !scan.found[i].has_manifest)
             rc = tidy_one(&scan, &scan.found[i]);
     scan_free(&scan);
+    return rc;
+}
+
+int ot_checkpoint_tidy(const char *parent) {
+    struct ot_checkpoint_list list;
+    char *best;
+    OT_TRY(tidy_all(parent));
+    OT_TRY(ot_checkpoint_best_parent(parent, &best));
+    int rc = tidy_all(best);
+    free(best);
     OT_TRY(rc);
     OT_TRY(ot_checkpoint_list_make(parent, &list));
     rc = checkpoint_reclaim(&list);
@@ -423,15 +436,27 @@ int ot_checkpoint_tidy(const char *parent) {
     return rc;
 }
 
-int ot_checkpoint_clear(const char *parent) {
+static int remove_all(const char *parent) {
     struct ot_checkpoint_list list;
     int rc = 0;
-    OT_TRY(ot_checkpoint_tidy(parent));
     OT_TRY(ot_checkpoint_list_make(parent, &list));
     for (int i = 0; i < list.n && rc == 0; i++)
         rc = ot_checkpoint_remove(list.entries[i].dir);
     ot_checkpoint_list_free(&list);
-    return rc < 0 ? rc : ot_checkpoint_clear_complete(parent);
+    return rc;
+}
+
+int ot_checkpoint_clear(const char *parent) {
+    char *best;
+    OT_TRY(ot_checkpoint_tidy(parent));
+    OT_TRY(ot_checkpoint_best_parent(parent, &best));
+    int rc = remove_all(best);
+    if (rc == 0)
+        rmdir(best); /* only if it is empty */
+    free(best);
+    OT_TRY(rc);
+    OT_TRY(remove_all(parent));
+    return ot_checkpoint_clear_complete(parent);
 }
 
 /* ---- the mark of a completed run ---- */

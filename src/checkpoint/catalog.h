@@ -5,6 +5,10 @@
  * half removed. ot_checkpoint_tidy removes such directories before checkpoints are listed. It renames a
  * complete step-N.partial to step-N. It also frees disk blocks that no checkpoint refers to any more
  * (catalog.c).
+ *
+ * OUT/checkpoints/best has the state of the best evaluation, by the same names: a checkpoint of the weights
+ * alone (segment.h), of which a model can be made, but from which no run can resume. Its files are all its
+ * own. Clear and tidy look there too; lists do not.
  */
 #ifndef OT_CHECKPOINT_CATALOG_H
 #define OT_CHECKPOINT_CATALOG_H
@@ -34,6 +38,9 @@ void ot_checkpoint_list_free(struct ot_checkpoint_list *list);
 /* Writes "PARENT/step-00000120" to *out; the caller frees it. Errors: OT_E_BUDGET. */
 int ot_checkpoint_name(const char *parent, int64_t step, char **out);
 
+/* Writes "PARENT/best" to *out; the caller frees it. Errors: OT_E_BUDGET. */
+int ot_checkpoint_best_parent(const char *parent, char **out);
+
 /* Returns the index of the checkpoint whose state had the best evaluation, and sets *cost (eval_history.h);
  * of equal ones the oldest. Returns -1 if the state of no readable checkpoint was evaluated. */
 int ot_checkpoint_find_best(const struct ot_checkpoint_list *list, double *cost);
@@ -41,11 +48,11 @@ int ot_checkpoint_find_best(const struct ot_checkpoint_list *list, double *cost)
 /* Removes a checkpoint. The manifest is removed first, so that an interrupted removal leaves no checkpoint.
  * Symbolic links are not followed. Errors: OT_E_IO, OT_E_INPUT (the name is not step-N). */
 int ot_checkpoint_remove(const char *dir);
-/* Removes all checkpoints but the newest `keep` (>= 1) and the one of best_step (< 0: none). Errors: OT_E_IO,
+/* Removes all checkpoints but the newest `keep` and the one of best_step (< 0: none). Errors: OT_E_IO,
  * OT_E_BUDGET. */
 int ot_checkpoint_prune(const char *parent, int keep, int64_t best_step);
-/* Removes all checkpoints, complete or not, and the mark of a completed run. The directory stays. Errors:
- * OT_E_IO, OT_E_BUDGET. */
+/* Removes all checkpoints, complete or not, the best one, and the mark of a completed run. The directory
+ * stays. Errors: OT_E_IO, OT_E_BUDGET. */
 int ot_checkpoint_clear(const char *parent);
 /* Cleans up after a run that was killed, and logs each change. Call it after ot_store_remove_stale. A
  * directory that a living process has locked stays. Errors: OT_E_IO, OT_E_BUDGET. */

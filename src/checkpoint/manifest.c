@@ -23,7 +23,14 @@ enum {
     SPAN_BYTES = 4 + 8 + 4 + 4,
     CRC_BYTES = 4
 };
-enum { HAS_STATE = 1, HAS_WEIGHTS = 2, STATE_FORMAT_SHIFT = 2, STATE_FORMAT_MASK = 3, NO_MASTERS = 16 };
+enum {
+    HAS_STATE = 1,
+    HAS_WEIGHTS = 2,
+    STATE_FORMAT_SHIFT = 2,
+    STATE_FORMAT_MASK = 3,
+    NO_MASTERS = 16,
+    NO_MOMENTS = 32
+};
 enum { MAX_NAME_BYTES = 64 };
 
 /* Most parameters of a slab, and most bytes of a file. Sums, and products with the bytes of a parameter, stay
@@ -58,7 +65,8 @@ static size_t encoded_bytes(const struct ot_manifest *manifest) {
 
 static unsigned flags_of(const struct ot_segment *segment) {
     unsigned state = HAS_STATE | (unsigned)segment->state << STATE_FORMAT_SHIFT |
-                     (segment->masters == OT_MASTERS_NONE ? NO_MASTERS : 0);
+                     (segment->masters == OT_MASTERS_NONE ? NO_MASTERS : 0) |
+                     (segment->lacks_moments ? NO_MOMENTS : 0);
     return (segment->has_state ? state : 0) | (segment->has_weights ? HAS_WEIGHTS : 0);
 }
 
@@ -67,6 +75,7 @@ static struct ot_segment segment_with(unsigned flags) {
     return (struct ot_segment){
         .has_state = flags & HAS_STATE,
         .has_weights = flags & HAS_WEIGHTS,
+        .lacks_moments = flags & NO_MOMENTS,
         .state = (enum ot_state_format)(flags >> STATE_FORMAT_SHIFT & STATE_FORMAT_MASK),
         .masters = flags & NO_MASTERS ? OT_MASTERS_NONE : OT_MASTERS_F32,
     };
@@ -272,7 +281,8 @@ static int take_segments(struct decoder *d) {
                            (unsigned)slab);
         struct ot_segment segment = segment_with((unsigned)flags);
         if ((flags & (HAS_STATE | HAS_WEIGHTS)) == 0 || segment.state >= OT_STATE_FORMATS ||
-            flags_of(&segment) != flags || (segment.masters == OT_MASTERS_NONE && m->dtype != OT_BF16))
+            flags_of(&segment) != flags || (segment.masters == OT_MASTERS_NONE && m->dtype != OT_BF16) ||
+            (segment.lacks_moments && segment.state))
             return FAIL_AT(d, at + 20, "segment %lld has unknown flags %u", (long long)i, (unsigned)flags);
         if (segment.state && (first % OT_STATE_GROUP || n % OT_STATE_GROUP))
             return FAIL_AT(d, at + 4, "segment %lld has a compact state, but is not of whole groups of %d",
@@ -330,6 +340,9 @@ static int check_lengths(const struct ot_manifest *m, const char *where) {
             return ot_fail(OT_E_INPUT, "%s: segment %lld has a state in %s, but others have it in %s", where,
                            (long long)i, ot_state_format_name(segment->segment.state),
                            ot_state_format_name(state.state));
+        if (segment->segment.has_state && segment->segment.lacks_moments != state.lacks_moments)
+            return ot_fail(OT_E_INPUT, "%s: some segments have moments, and others have none (segment %lld)",
+                           where, (long long)i);
         if (segment->segment.has_state && segment->segment.masters != state.masters)
             return ot_fail(OT_E_INPUT,
                            "%s: some segments have fp32 masters, and others have none (segment %lld)", where,

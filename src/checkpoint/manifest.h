@@ -14,15 +14,16 @@
  * files, segments, spans; u64 bytes and u32 CRC-32 of checkpoint.json; then for each slab u64 parameters (0:
  * it is frozen, so it has no segments); for each file u16 length of its name, the name, u64 its size (for
  * .store files: the least size it must have); for each segment u32 slab, u64 first, u64 n, u8 flags (1:
- * state, 2: weights; with state 4 times the enum ot_state_format of its moments, and 16 if the weights
- * have no masters), u32 number of spans (0: all zeros); for each span u32 file, u64 offset, u32 bytes, u32
- * CRC-32; last u32 CRC-32 of all bytes before it. The spans are in the order of the segments.
+ * state, 2: weights; with state 4 times the enum ot_state_format of its moments, 16 if the weights have no
+ * masters, and 32 if the state lacks the moments), u32 number of spans (0: all zeros); for each span u32
+ * file, u64 offset, u32 bytes, u32 CRC-32; last u32 CRC-32 of all bytes before it. The spans are in the order
+ * of the segments.
  *
  * The decoder trusts nothing. It checks every count against the bytes of the file before it allocates memory.
  * A manifest that it accepts is consistent: file names are plain and differ; spans are aligned to 4 KiB, lie
  * within their files and do not overlap; the spans of a segment add up to the segment's padded size; all
- * states have one format, and all or none have masters; compact states are of whole groups; the segments
- * cover every parameter's state exactly once and every parameter's weights exactly once. */
+ * states have one format, and all or none have masters, or moments; compact states are of whole groups; the
+ * segments cover every parameter's state exactly once and every parameter's weights exactly once. */
 #ifndef OT_CHECKPOINT_MANIFEST_H
 #define OT_CHECKPOINT_MANIFEST_H
 
@@ -57,7 +58,8 @@ struct ot_manifest {
 };
 
 void ot_manifest_free(struct ot_manifest *manifest);
-/* A segment with state. All have its format and its masters. Zeros: there is none. */
+/* A segment with state. All have its format, its masters, and moments if it has them. Zeros: there is
+ * none. */
 struct ot_segment ot_manifest_state(const struct ot_manifest *manifest);
 /* The parameters of a slab that checkpoints hold: none of a frozen slab, which comes from the base model. */
 static inline int64_t ot_manifest_params_of(const struct ot_slab_spec *slab) {

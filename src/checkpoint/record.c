@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "models/selection.h"
 #include "src/base/error.h"
@@ -41,6 +42,16 @@ static void put_progress(const struct ot_checkpoint_record *r, struct ot_json_wr
     if (r->result_step > 0)
         ot_json_put_int(w, "result_step", r->result_step);
     ot_json_end_object(w);
+}
+
+void ot_checkpoint_record_stamp(struct ot_checkpoint_record *record, const struct ot_device *device) {
+    time_t now = time(NULL);
+    struct tm utc;
+    snprintf(record->library, sizeof record->library, "%s", OT_VERSION);
+    snprintf(record->device, sizeof record->device, "%s", ot_device_name(device));
+    snprintf(record->arithmetic, sizeof record->arithmetic, "%s", ot_device_arithmetic(device));
+    if (gmtime_r(&now, &utc))
+        strftime(record->made, sizeof record->made, "%Y-%m-%dT%H:%M:%SZ", &utc);
 }
 
 double ot_checkpoint_record_cost(const struct ot_checkpoint_record *r) {

@@ -53,6 +53,9 @@ struct ot_checkpoint_record {
 /* How good exactly this state is by the metric of the run (eval_history.h). NaN: it was not evaluated. */
 double ot_checkpoint_record_cost(const struct ot_checkpoint_record *record);
 
+/* Sets what made the record, and when: library, device, arithmetic and made. */
+void ot_checkpoint_record_stamp(struct ot_checkpoint_record *record, const struct ot_device *device);
+
 /* The caller frees the text. Errors: OT_E_BUDGET. */
 int ot_checkpoint_record_encode(const struct ot_checkpoint_record *record, char **text, size_t *bytes);
 /* where: the path of the file, for error messages. Errors: OT_E_INPUT (damaged, or of a newer format),

@@ -463,7 +463,10 @@ int ot_verify_checkpoint(const char *dir, bool progress, struct ot_verify *out) 
     out->step = record->progress.step;
     snprintf(out->what, sizeof out->what, "step %lld of %lld, %s%s%s%s, made %s by offload-train %s on %s",
              (long long)record->progress.step, (long long)record->steps, ot_dtype_name(c.manifest->dtype),
-             state.state ? ", state in " : "", state.state ? ot_state_format_name(state.state) : "",
+             state.state           ? ", state in "
+             : state.lacks_moments ? ", the weights alone"
+                                   : "",
+             state.state ? ot_state_format_name(state.state) : "",
              state.masters == OT_MASTERS_NONE ? ", without masters" : "", record->made, record->library,
              record->device);
     OT_TRY_GOTO(check_model(&c), rc, out);

@@ -28,8 +28,9 @@ struct export {
     struct ot_settings settings;
     const struct ot_options *options; /* in effect */
     struct ot_found found;
-    int at;                           /* index of the checkpoint in found.list */
-    struct ot_checkpoint *checkpoint; /* NULL: the source is a model */
+    const struct ot_checkpoint_list *from; /* found.list or found.best */
+    int at;                                /* index of the checkpoint in it */
+    struct ot_checkpoint *checkpoint;      /* NULL: the source is a model */
     const struct ot_checkpoint_record *record;
     struct ot_checkpoint_master *master;
     struct ot_session session;
@@ -43,18 +44,25 @@ struct export {
 
 /* Reading the checkpoint failed with rc. If there is an older checkpoint, adds its name to the error. */
 static int advise(const struct export *e, int rc) {
-    const struct ot_checkpoint_list *list = &e->found.list;
+    const struct ot_checkpoint_list *list = e->from;
     if ((rc != -OT_E_INPUT && rc != -OT_E_IO) || e->at + 1 >= list->n)
         return rc;
     return ot_fail((enum ot_error_code) - rc, "%s; you can export the checkpoint before it: %s",
                    ot_error_text(), list->entries[e->at + 1].dir);
 }
 
-/* With --best: chooses the best checkpoint. finished: the record of the finished run; NULL: none.
- * *is_there: DIR has that model, or a better one. */
+/* With --best: chooses the best state, whose weights alone are saved or that a checkpoint has. finished: the
+ * record of the finished run; NULL: none. *is_there: DIR has that model, or a better one. */
 static int choose_best(struct export *e, const struct ot_checkpoint_record *finished, bool *is_there) {
-    double best = NAN, end = finished ? ot_checkpoint_record_cost(finished) : NAN;
-    int at = ot_checkpoint_find_best(&e->found.list, &best);
+    double best = NAN, whole = NAN, end = finished ? ot_checkpoint_record_cost(finished) : NAN;
+    int at = ot_checkpoint_find_best(&e->found.best, &best);
+    int at_whole = ot_checkpoint_find_best(&e->found.list, &whole);
+    e->from = &e->found.best;
+    if (at < 0 || whole < best) {
+        e->from = &e->found.list;
+        at = at_whole;
+        best = whole;
+    }
     *is_there = finished && finished->result_step > 0;
     if (at < 0 && isnan(end) && !*is_there)
         return ot_fail(OT_E_INPUT,
@@ -75,8 +83,9 @@ static int find_result(struct export *e, bool *is_there) {
     if (e->options->best)
         rc = choose_best(e, is_finished ? &finished : NULL, is_there);
     else
-        *is_there = is_finished &&
-                    (finished.result_step > 0 || e->found.list.entries[0].step < finished.progress.step);
+        *is_there = e->found.list.n == 0 ||
+                    (is_finished &&
+                     (finished.result_step > 0 || e->found.list.entries[0].step < finished.progress.step));
     if (is_finished)
         ot_checkpoint_record_free(&finished);
     return rc;
@@ -86,10 +95,14 @@ static int find_result(struct export *e, bool *is_there) {
 static int find_source(struct export *e, bool *is_model) {
     const char *dir = e->options->dir;
     OT_TRY(ot_find_checkpoints(dir, &e->found));
+    bool has_any = e->found.list.n + e->found.best.n > 0;
+    e->from = &e->found.list;
     *is_model = e->found.list.n == 0;
-    if (*is_model && e->options->best)
+    if (!has_any && e->options->best)
         return ot_fail(OT_E_INPUT, "%s: has no checkpoints to find the best of; leave out --best", dir);
-    if (!*is_model && (e->as_gguf || e->options->best))
+    if (*is_model && !e->found.is_model && !e->options->best)
+        return ot_fail(OT_E_INPUT, "%s: has only the weights of its best evaluation: add --best", dir);
+    if (has_any && (e->as_gguf || e->options->best))
         OT_TRY(find_result(e, is_model));
     if (*is_model && e->options->best && !e->as_gguf)
         return ot_fail(OT_E_INPUT, "%s: the model there is the best already", dir);
@@ -103,7 +116,7 @@ static int find_source(struct export *e, bool *is_model) {
 }
 
 static int open_checkpoint(struct export *e) {
-    OT_TRY(advise(e, ot_checkpoint_open(e->found.list.entries[e->at].dir, &e->checkpoint)));
+    OT_TRY(advise(e, ot_checkpoint_open(e->from->entries[e->at].dir, &e->checkpoint)));
     e->record = ot_checkpoint_record(e->checkpoint);
     return ot_checkpoint_check_whole(e->checkpoint);
 }

@@ -253,7 +253,6 @@ static struct ot_saver_config saver_config(struct train *t) {
                                     .evaluates = t->rows.eval != NULL,
                                     .sharing = &t->sharing,
                                     .step = record ? record->progress.step : 0,
-                                    .is_rated = record && !isnan(ot_checkpoint_record_cost(record)),
                                     .resumed = record ? ot_checkpoint_dir(t->resume.checkpoint) : NULL,
                                     .is_own = ot_resume_is_own(&t->resume, t->session.options->out)};
 }
@@ -279,7 +278,7 @@ static int open_out(struct train *t) {
             OT_TRY(ot_finished_keep_log(out));
         OT_TRY(ot_run_log_start_file(t->log, out, ot_resume_log_bytes(&t->resume, out)));
     }
-    OT_TRY(ot_resume_clear_newer(&t->resume, out));
+    OT_TRY(ot_resume_clear_newer(&t->resume, out, t->shape.lr.steps));
     return open_saver(t);
 }
 

@@ -1,4 +1,5 @@
-/* offload-train verify: checks a checkpoint, a run's newest checkpoint, or a model directory for damage. */
+/* offload-train verify: checks a checkpoint, a run's newest checkpoint and best state, or a model for damage.
+ */
 #include <stdio.h>
 
 #include "src/base/error.h"
@@ -11,7 +12,7 @@
 struct verification {
     const struct ot_options *options;
     struct ot_found found;
-    struct ot_verify model, checkpoint;
+    struct ot_verify model, checkpoint, best;
     int n_older;    /* older checkpoints that were read; reading stops at the first intact one */
     bool has_whole; /* the last one read is intact */
 };
@@ -35,6 +36,8 @@ static int verify(struct verification *v) {
         OT_TRY(ot_verify_model(o->dir, !o->quiet, &v->model));
     if (v->found.list.n > 0)
         OT_TRY(ot_verify_checkpoint(v->found.list.entries[0].dir, !o->quiet, &v->checkpoint));
+    if (v->found.best.n > 0)
+        OT_TRY(ot_verify_checkpoint(v->found.best.entries[0].dir, !o->quiet, &v->best));
     return verify_older(v);
 }
 
@@ -45,28 +48,39 @@ static const char *state_of(const struct verification *v, int older) {
     return v->has_whole && older == v->n_older - 1 ? "ok" : "damaged";
 }
 
+static int count_damages(const struct verification *v) {
+    return v->model.n_damages + v->checkpoint.n_damages + v->best.n_damages;
+}
+
+/* What says that parts are missing; NULL: none are. */
+static const char *find_missing(const struct verification *v) {
+    return v->checkpoint.missing ? v->checkpoint.missing : v->best.missing;
+}
+
 static void print(const struct verification *v) {
     const struct ot_checkpoint_list *list = &v->found.list;
     if (v->found.is_model)
         ot_verify_print(&v->model, stdout);
     if (list->n > 0)
         ot_verify_print(&v->checkpoint, stdout);
+    if (v->found.best.n > 0)
+        ot_verify_print(&v->best, stdout);
     for (int i = 1; i < list->n; i++)
         printf("older checkpoint %s: %s\n", list->entries[i].dir, state_of(v, i - 1));
-    printf("%s\n", v->model.n_damages + v->checkpoint.n_damages > 0 ? "damaged"
-                   : v->checkpoint.missing                          ? "incomplete"
-                                                                    : "ok");
+    printf("%s\n", count_damages(v) > 0 ? "damaged" : find_missing(v) ? "incomplete" : "ok");
 }
 
 static int print_json(const struct verification *v) {
     const struct ot_checkpoint_list *list = &v->found.list;
     struct ot_json_writer w = {.indent = -1};
     ot_json_begin_object(&w, NULL);
-    ot_json_put_bool(&w, "ok", v->model.n_damages + v->checkpoint.n_damages == 0 && !v->checkpoint.missing);
+    ot_json_put_bool(&w, "ok", count_damages(v) == 0 && !find_missing(v));
     if (v->found.is_model)
         ot_verify_put_json(&v->model, "model", &w);
     if (list->n > 0)
         ot_verify_put_json(&v->checkpoint, "checkpoint", &w);
+    if (v->found.best.n > 0)
+        ot_verify_put_json(&v->best, "best", &w);
     ot_json_begin_array(&w, "older");
     for (int i = 1; i < list->n; i++) {
         ot_json_begin_object(&w, NULL);
@@ -90,8 +104,10 @@ static int conclude(const struct verification *v) {
     }
     if (v->model.n_damages > 0)
         return ot_fail(OT_E_INPUT, "%s", v->model.damages[0]);
-    return v->checkpoint.missing
-               ? ot_fail(OT_E_INPUT, "the parts that are here are intact, but %s", v->checkpoint.missing)
+    if (v->best.n_damages > 0)
+        return ot_fail(OT_E_INPUT, "%s", v->best.damages[0]);
+    return find_missing(v)
+               ? ot_fail(OT_E_INPUT, "the parts that are here are intact, but %s", find_missing(v))
                : 0;
 }
 
@@ -111,6 +127,7 @@ int ot_command_verify(const struct ot_options *options) {
 out:
     ot_verify_free(&v.model);
     ot_verify_free(&v.checkpoint);
+    ot_verify_free(&v.best);
     ot_found_free(&v.found);
     return rc;
 }

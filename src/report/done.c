@@ -296,7 +296,7 @@ static void print_saved(const struct ot_report *r, const struct ot_outcome *outc
     ot_log(OT_LOG_INFO, "saved   %s · %s, %s of %s weights · log.jsonl · run.json", r->out,
            adapters ? "adapters for PEFT" : "Hugging Face directory",
            ot_text_bytes(n * (int64_t)ot_dtype_bytes(dtype), size), ot_dtype_name(dtype));
-    if (outcome->checkpoint)
+    if (outcome->checkpoint || has_better(r, outcome))
         ot_log(OT_LOG_INFO, "note    Checkpoints kept in %s/checkpoints%s; you can delete them%s.", r->out,
                ot_report_is_local(r) ? " of each host" : "",
                outcome->result_step > 0 ? " unless you want the model of the last step"

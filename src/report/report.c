@@ -332,26 +332,26 @@ bool ot_report_is_local(const struct ot_report *r) {
     return r->has_places && ot_plan_is_divided(&r->session->plan.chosen);
 }
 
-/* " and the best · reserved: 100.4 MiB": the checkpoints that --save-every keeps, and their space on disk. */
+/* "1 and the best, 30.1 MiB · reserved: 100.4 MiB": what --save-every keeps, and its space on disk. */
 static void put_kept(const struct ot_report *r, int64_t copied, size_t bytes, char *text) {
     const struct ot_options *o = r->session->options;
-    bool regular = ot_saver_is_regular(o), best = regular && r->rows->eval;
+    int64_t best = r->rows->eval && ot_saver_is_regular(o) ? ot_saver_best_bytes(r->session) : 0;
     char size[OT_TEXT_BYTES];
-    int64_t most = (o->keep + best + 1) * copied + r->save_bytes;
-    size_t used = (size_t)snprintf(text, bytes, "%lld%s", (long long)o->keep, best ? " and the best" : "");
-    if (regular && !ot_report_is_local(r))
-        snprintf(text + used, bytes - used, " · reserved: %s", ot_text_bytes(most, size));
+    size_t used = (size_t)snprintf(text, bytes, "%lld%s%s", (long long)o->keep, best ? " and the best, " : "",
+                                   best ? ot_text_bytes(best, size) : "");
+    if (ot_saver_is_regular(o) && !ot_report_is_local(r))
+        snprintf(text + used, bytes - used, " · reserved: %s",
+                 ot_text_bytes((o->keep + 1) * copied + best + r->save_bytes, size));
 }
 
 /* What the evaluations decide: "result: best by loss · stops after 3 evaluations in a row without a gain". */
 static void print_evaluations(const struct ot_report *r) {
     const struct ot_options *o = r->session->options;
-    char result[48] = "result: last";
+    char result[48] = "result: last", early[192] = "", delta[64] = "";
     if (o->result != OT_CHOICE_RESULT_LAST)
         snprintf(result, sizeof result, "result: best by %s",
                  ot_eval_metric_name((enum ot_eval_metric)o->eval_metric));
     long long patience = o->stop_early.evaluations;
-    char early[192] = "", delta[64] = "";
     if (o->stop_early.delta > 0)
         snprintf(delta, sizeof delta, " of more than %g", o->stop_early.delta);
     if (patience > 0)

@@ -418,7 +418,8 @@ static int check_masters(const struct ot_session *s, enum ot_masters was) {
 
 static int check_state(const struct ot_session *s) {
     struct ot_segment was = ot_manifest_state(ot_checkpoint_manifest(s->model.restored));
-    OT_TRY(check_format(s, was.state));
+    if (!was.lacks_moments)
+        OT_TRY(check_format(s, was.state));
     return check_masters(s, was.masters);
 }
 

@@ -84,6 +84,18 @@ int ot_resume_advise(const struct ot_resume *resume, int rc) {
 
 /* ---- finding ---- */
 
+/* A run cannot go on without the optimizer's moments. */
+static int check_moments(const struct ot_checkpoint *checkpoint) {
+    if (!ot_manifest_state(ot_checkpoint_manifest(checkpoint)).lacks_moments)
+        return 0;
+    const char *dir = ot_checkpoint_dir(checkpoint);
+    return ot_fail(OT_E_INPUT,
+                   "%s: has the weights of an evaluated state without the optimizer's moments, so no run can "
+                   "resume from it; to start a new run with these weights, make a model of them "
+                   "(offload-train export %s --out MODEL) and use --model MODEL",
+                   dir, dir);
+}
+
 static void take_checkpoint(struct ot_checkpoint *checkpoint, struct ot_resume *out) {
     out->checkpoint = checkpoint;
     out->record = ot_checkpoint_record(checkpoint);
@@ -96,6 +108,10 @@ static int open_checkpoint(const char *dir, struct ot_resume *out) {
     int rc = ot_checkpoint_open(dir, &checkpoint);
     if (rc < 0)
         return advise(dir, rc);
+    if ((rc = check_moments(checkpoint)) < 0) {
+        ot_checkpoint_close(checkpoint);
+        return rc;
+    }
     take_checkpoint(checkpoint, out);
     return ot_checkpoint_check_whole(checkpoint);
 }
@@ -114,8 +130,7 @@ static int find_within(const char *dir, struct ot_resume *out) {
     if (rc < 0)
         rc = ot_fail_context(rc, "--resume");
     else if (found.list.n == 0)
-        rc = ot_fail(OT_E_INPUT,
-                     "--resume %s: this is a model without checkpoints; give the directory of a checkpoint",
+        rc = ot_fail(OT_E_INPUT, "--resume %s: has no checkpoint to resume from; give the directory of one",
                      dir);
     else
         rc = open_checkpoint(found.list.entries[0].dir, out);
@@ -244,6 +259,10 @@ static int offer_all(const struct ot_checkpoint_list *list, struct offered *mine
             return advise(list->entries[i].dir, rc);
         if (rc < 0)
             continue;
+        if ((rc = check_moments(checkpoint)) < 0) {
+            ot_checkpoint_close(checkpoint);
+            return rc;
+        }
         mine->list[offer->n] = checkpoint;
         offer->list[offer->n].step = ot_checkpoint_record(checkpoint)->progress.step;
         offer->list[offer->n++].crc = ot_checkpoint_manifest(checkpoint)->record_crc;
@@ -414,18 +433,37 @@ int64_t ot_resume_log_bytes(const struct ot_resume *resume, const char *out) {
     return ot_resume_is_own(resume, out) ? resume->record->log_bytes : 0;
 }
 
-int ot_resume_clear_newer(const struct ot_resume *resume, const char *out) {
-    char parent[PATH_MAX];
+/* True if a run of `steps` steps made the checkpoint. */
+static bool is_of_length(const char *dir, int64_t steps) {
+    struct ot_checkpoint *checkpoint;
+    if (ot_checkpoint_open(dir, &checkpoint) < 0)
+        return false;
+    bool is = ot_checkpoint_record(checkpoint)->steps == steps;
+    ot_checkpoint_close(checkpoint);
+    return is;
+}
+
+/* Removes the checkpoints after step `step`. steps: those of a run of that length stay; -1: none stays. */
+static int remove_newer(const char *parent, int64_t step, int64_t steps) {
     struct ot_checkpoint_list list;
     int rc = 0;
+    OT_TRY(ot_checkpoint_list_make(parent, &list));
+    for (int i = 0; i < list.n && rc == 0; i++)
+        if (list.entries[i].step > step && (steps < 0 || !is_of_length(list.entries[i].dir, steps)))
+            rc = ot_checkpoint_remove(list.entries[i].dir);
+    ot_checkpoint_list_free(&list);
+    return rc;
+}
+
+int ot_resume_clear_newer(const struct ot_resume *resume, const char *out, int64_t steps) {
+    char parent[PATH_MAX], *best;
     if (!ot_resume_is_own(resume, out))
         return 0;
     snprintf(parent, sizeof parent, "%s/%s", out, checkpoints_name);
-    OT_TRY(ot_checkpoint_list_make(parent, &list));
-    for (int i = 0; i < list.n && rc == 0; i++)
-        if (list.entries[i].step > resume->record->progress.step)
-            rc = ot_checkpoint_remove(list.entries[i].dir);
-    ot_checkpoint_list_free(&list);
+    OT_TRY(remove_newer(parent, resume->record->progress.step, -1));
+    OT_TRY(ot_checkpoint_best_parent(parent, &best));
+    int rc = remove_newer(best, resume->record->progress.step, steps);
+    free(best);
     return rc;
 }
 
@@ -480,6 +518,18 @@ static bool is_gguf(const char *path) {
     return ot_path_has_extension(path, ".gguf") && stat(path, &status) == 0 && S_ISREG(status.st_mode);
 }
 
+/* Lists the checkpoints in a directory, and the best one beside them. */
+static int list_in(const char *parent, struct ot_found *out) {
+    char *best;
+    struct stat status;
+    OT_TRY(ot_checkpoint_list_make(parent, &out->list));
+    OT_TRY(ot_checkpoint_best_parent(parent, &best));
+    bool is_there = lstat(best, &status) == 0 && S_ISDIR(status.st_mode);
+    int rc = is_there ? ot_checkpoint_list_make(best, &out->best) : 0;
+    free(best);
+    return rc;
+}
+
 int ot_find_checkpoints(const char *dir, struct ot_found *out) {
     char *inner;
     struct stat status;
@@ -491,18 +541,18 @@ int ot_find_checkpoints(const char *dir, struct ot_found *out) {
         return ot_fail(OT_E_INPUT, "%s: no such directory", dir);
     if (has(dir, OT_MANIFEST_NAME))
         return find_one(dir, &out->list);
-    out->is_model = has(dir, "config.json") || has(dir, OT_ADAPTER_CONFIG_NAME);
-    OT_TRY(ot_checkpoint_list_make(dir, &out->list));
-    if (out->list.n == 0) {
-        ot_checkpoint_list_free(&out->list);
+    OT_TRY(list_in(dir, out));
+    if (out->list.n + out->best.n == 0) {
+        ot_found_free(out);
         OT_TRY(ot_string_format(&inner, "%s/checkpoints", dir));
-        int rc = ot_checkpoint_list_make(inner, &out->list);
+        int rc = list_in(inner, out);
         free(inner);
         OT_TRY(rc);
     }
-    if (out->list.n == 0)
+    out->is_model = has(dir, "config.json") || has(dir, OT_ADAPTER_CONFIG_NAME);
+    if (out->list.n + out->best.n == 0)
         OT_TRY(ot_out_check_whole(dir));
-    if (out->list.n == 0 && !out->is_model)
+    if (out->list.n + out->best.n == 0 && !out->is_model)
         return ot_fail(OT_E_INPUT,
                        "%s: not a checkpoint (it has no " OT_MANIFEST_NAME
                        "), not a run with checkpoints, and not a model (it has no config.json)",
@@ -512,5 +562,6 @@ int ot_find_checkpoints(const char *dir, struct ot_found *out) {
 
 void ot_found_free(struct ot_found *found) {
     ot_checkpoint_list_free(&found->list);
+    ot_checkpoint_list_free(&found->best);
     *found = (struct ot_found){0};
 }

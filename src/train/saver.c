@@ -29,128 +29,6 @@
  * would have to wait for the copying. */
 static const double paced_share = 0.6;
 
-/* ---- opening ---- */
-
-static int remove_checkpoints(const char *parent) {
-    ot_saver_release_space(parent);
-    OT_TRY(ot_checkpoint_clear(parent));
-    return rmdir(parent) == 0 || errno == ENOENT
-               ? 0
-               : ot_fail_errno(OT_E_IO, errno, "%s: cannot remove the directory", parent);
-}
-
-/* A mount point, or a directory of an overlay's lower layer, cannot be renamed. If the run there is complete,
- * its checkpoints are removed instead: its result stays. */
-static int rename_aside(const char *parent, const char *aside) {
-    if (rename(parent, aside) == 0)
-        return 0;
-    if ((errno == EBUSY || errno == EXDEV) && ot_checkpoint_is_complete(parent))
-        return ot_checkpoint_clear(parent);
-    return ot_fail_errno(OT_E_IO, errno,
-                         "%s: has checkpoints of another run and cannot be renamed to %s; remove them, or "
-                         "choose another --out",
-                         parent, aside);
-}
-
-/* True if the run resumes from a checkpoint that an earlier run set aside. That checkpoint must then stay. */
-static bool is_from(const struct ot_saver *sv, const char *aside) {
-    char *name = NULL;
-    struct stat there, here;
-    const char *resumed = sv->config.resumed, *slash = resumed ? strrchr(resumed, '/') : NULL;
-    if (!slash || ot_string_format(&name, "%s%s", aside, slash) < 0)
-        return false;
-    bool is = stat(name, &there) == 0 && stat(resumed, &here) == 0 && there.st_ino == here.st_ino &&
-              there.st_dev == here.st_dev;
-    free(name);
-    return is;
-}
-
-/* Prepares for a new run: existing checkpoints get another name until the new run has its own. */
-static int set_aside(struct ot_saver *sv) {
-    struct ot_checkpoint_list old;
-    char *aside = NULL;
-    int rc;
-    OT_TRY(ot_checkpoint_list_make(sv->parent, &old));
-    OT_TRY_GOTO(ot_string_format(&aside, "%s.old", sv->parent), rc, out);
-    if (old.n > 0 && is_from(sv, aside)) {
-        rc = remove_checkpoints(sv->parent);
-    } else if (old.n > 0) {
-        OT_TRY_GOTO(remove_checkpoints(aside), rc, out);
-        rc = rename_aside(sv->parent, aside);
-    }
-    sv->old_run = access(aside, F_OK) == 0;
-out:
-    free(aside);
-    ot_checkpoint_list_free(&old);
-    return rc;
-}
-
-/* Takes over the checkpoints of the run that is resumed. Prunes them: the run may have been killed before it
- * did. */
-static int take_over(struct ot_saver *sv) {
-    OT_TRY(ot_saver_rate_earlier(sv));
-    return ot_checkpoint_prune(sv->parent, (int)sv->config.session->options->keep, sv->best_step);
-}
-
-int ot_saver_make_dir(struct ot_saver *sv) {
-    return mkdir(sv->parent, 0777) == 0 || errno == EEXIST
-               ? 0
-               : ot_fail_errno(OT_E_IO, errno, "%s: cannot make the directory", sv->parent);
-}
-
-static int open_parent(struct ot_saver *sv) {
-    OT_TRY(sv->config.is_own ? take_over(sv) : set_aside(sv));
-    OT_TRY(ot_saver_make_dir(sv));
-    struct stat info;
-    if (lstat(sv->parent, &info) < 0 || !S_ISDIR(info.st_mode))
-        return ot_fail(OT_E_IO, "%s: checkpoints need this name, but it is not a directory; move it away",
-                       sv->parent);
-    OT_TRY(ot_checkpoint_clear_complete(sv->parent));
-    if (sv->config.session->options->grace > 0)
-        sv->flush_seconds = ot_disk_time_flush(sv->parent);
-    return ot_saver_hold_first_space(sv);
-}
-
-int ot_saver_open(const struct ot_saver_config *config, struct ot_saver **out) {
-    struct ot_saver *sv = *out = calloc(1, sizeof *sv);
-    if (!sv)
-        return ot_fail(OT_E_BUDGET, "no memory for checkpoints");
-    sv->config = *config;
-    sv->is_rank0 = ot_is_rank0(config->session);
-    sv->leads = config->sharing->leads;
-    sv->is_local = config->sharing->is_local;
-    sv->writes = sv->leads || ot_plan_is_divided(&config->session->plan.chosen);
-    sv->last_step = config->step > 0 ? config->step : -1;
-    sv->last_is_rated = config->is_rated;
-    sv->best_step = -1;
-    sv->last_begun = ot_clock_seconds();
-    OT_TRY(ot_string_format(&sv->parent, "%s", config->parent));
-    if (config->resumed)
-        OT_TRY(ot_string_format(&sv->last_dir, "%s", config->resumed));
-    return sv->leads ? open_parent(sv) : 0;
-}
-
-void ot_saver_close(struct ot_saver *sv) {
-    if (!sv)
-        return;
-    struct ot_pins *pins = NULL;
-    ot_engine_snapshot_give_up(sv->config.session->engine);
-    (void)ot_engine_snapshot_finish(sv->config.session->engine, &pins);
-    ot_pins_free(pins);
-    ot_checkpoint_writer_close(sv->writer);
-    for (int i = 0; i < sv->n_held; i++)
-        ot_pins_free(sv->pins[i]);
-    if (sv->parent && sv->leads) {
-        ot_saver_release_space(sv->parent);
-        rmdir(sv->parent); /* only if it is empty */
-    }
-    free(sv->pins);
-    free(sv->pins_step);
-    free(sv->last_dir);
-    free(sv->parent);
-    free(sv);
-}
-
 /* ---- when ---- */
 
 int64_t ot_saver_next_step(const struct ot_saver *sv, int64_t done) {
@@ -206,7 +84,7 @@ static int release_pins(struct ot_saver *sv) {
 static int remove_old_run(struct ot_saver *sv) {
     char *aside;
     OT_TRY(ot_string_format(&aside, "%s.old", sv->parent));
-    int rc = remove_checkpoints(aside);
+    int rc = ot_saver_remove_all(aside);
     free(aside);
     sv->old_run = false;
     return rc;
@@ -217,8 +95,7 @@ static int remove_old(struct ot_saver *sv) {
         return 0;
     if (sv->old_run)
         OT_TRY(remove_old_run(sv));
-    return ot_checkpoint_prune(sv->parent, (int)sv->config.session->options->keep,
-                               sv->keeps_best ? sv->best_step : -1);
+    return ot_saver_prune(sv);
 }
 
 /* Several ranks: an error is one of the communicator. */
@@ -247,8 +124,11 @@ static int report_failure(struct ot_saver *sv, int64_t step, int rc) {
     ot_error_save(&sv->failure, rc);
     if (!sv->is_rank0)
         return 0;
-    ot_log(OT_LOG_WARN, "could not save the checkpoint of step %lld: %s", (long long)step, ot_error_text());
-    struct ot_json_writer *w = ot_run_log_begin(sv->config.log, "checkpoint_failed");
+    ot_log(OT_LOG_WARN, "could not save %s of step %lld: %s",
+           sv->is_best_under_way ? "the best state, that" : "the checkpoint", (long long)step,
+           ot_error_text());
+    struct ot_json_writer *w =
+        ot_run_log_begin(sv->config.log, sv->is_best_under_way ? "best_failed" : "checkpoint_failed");
     ot_json_put_int(w, "step", step);
     ot_json_put_text(w, "error", ot_error_text());
     return ot_run_log_end(sv->config.log);
@@ -272,17 +152,28 @@ struct record_text {
     size_t n;
 };
 
+static const char *parent_under_way(const struct ot_saver *sv) {
+    return sv->is_best_under_way ? sv->best_parent : sv->parent;
+}
+
+/* Bytes that this rank copies for the checkpoint under way. */
+static int64_t copied_bytes(const struct ot_saver *sv, bool refers) {
+    int64_t copied, referred;
+    if (sv->is_best_under_way)
+        return ot_saver_own_best_bytes(sv->config.session);
+    ot_saver_own_bytes(sv->config.session, &copied, &referred);
+    return copied + (refers ? 0 : referred);
+}
+
 static int open_writer(struct ot_saver *sv, const struct ot_checkpoint_record *record,
                        const struct record_text *text, bool refers) {
     struct ot_session *s = sv->config.session;
-    struct ot_checkpoint_writer_config config = {.parent = sv->parent,
+    struct ot_checkpoint_writer_config config = {.parent = parent_under_way(sv),
                                                  .chain = ot_model_chain(s->model.built),
                                                  .record = record,
                                                  .io_engine = (enum ot_io_choice)s->options->io_engine,
                                                  .store = refers ? ot_engine_store(s->engine) : NULL};
-    int64_t referred;
-    ot_saver_own_bytes(s, &config.state_bytes, &referred);
-    config.state_bytes += refers ? 0 : referred;
+    config.state_bytes = copied_bytes(sv, refers);
     config.memory = ot_engine_snapshot_slots(s->engine, &config.n_slots);
     if (ot_plan_is_divided(&s->plan.chosen)) {
         config.rank = s->plan.chosen.shard.rank;
@@ -299,8 +190,10 @@ static int open_writer(struct ot_saver *sv, const struct ot_checkpoint_record *r
 static int prepare(struct ot_saver *sv, const struct ot_checkpoint_record *record,
                    const struct record_text *text) {
     int most = sv->config.session->plan.chosen.pinned_contents;
-    bool refers = can_refer(sv);
+    bool refers = !sv->is_best_under_way && can_refer(sv);
     OT_TRY(make_room_for_pins(sv));
+    if (sv->leads && sv->is_best_under_way)
+        OT_TRY(ot_saver_make_path(sv->best_parent));
     if (refers && sv->n_held >= most) /* the store cannot keep the data of one more checkpoint */
         return ot_fail(
             OT_E_IO, "%s: older checkpoints could not be removed, so the NVMe store cannot keep another one",
@@ -309,11 +202,11 @@ static int prepare(struct ot_saver *sv, const struct ot_checkpoint_record *recor
 }
 
 static int start_snapshot(struct ot_saver *sv, double step_seconds) {
-    int64_t copied, referred;
-    ot_saver_own_bytes(sv->config.session, &copied, &referred);
-    struct ot_snapshot_config config = {
-        .sink = ot_checkpoint_writer_sink(sv->writer),
-        .bytes_per_second = step_seconds > 0 ? (double)copied / (paced_share * step_seconds) : 0};
+    double copied = (double)copied_bytes(sv, true);
+    struct ot_snapshot_config config = {.sink = ot_checkpoint_writer_sink(sv->writer),
+                                        .bytes_per_second =
+                                            step_seconds > 0 ? copied / (paced_share * step_seconds) : 0,
+                                        .weights_alone = sv->is_best_under_way};
     return ot_engine_snapshot(sv->config.session->engine, &config);
 }
 
@@ -375,33 +268,41 @@ static int give_up(struct ot_saver *sv, int64_t step, int rc) {
     drop_writer(sv);
     /* Other directories may have it already. A checkpoint that remains does no harm: the next run does not
      * resume from it. */
-    if (sv->is_local && sv->leads && ot_checkpoint_name(sv->parent, step, &dir) == 0)
+    if (sv->is_local && sv->leads && ot_checkpoint_name(parent_under_way(sv), step, &dir) == 0)
         (void)ot_checkpoint_remove(dir);
     free(dir);
     return logged;
 }
 
-int ot_saver_begin(struct ot_saver *sv, const struct ot_checkpoint_record *record, double step_seconds) {
-    int64_t step = record->progress.step;
-    OT_TRY(ot_saver_poll(sv, true));
-    sv->last_begun = ot_clock_seconds();
-    sv->step_under_way = step;
+/* No checkpoint is under way. */
+static int begin_kind(struct ot_saver *sv, const struct ot_checkpoint_record *record, double step_seconds,
+                      bool is_best) {
+    sv->step_under_way = record->progress.step;
     sv->cost_under_way = ot_checkpoint_record_cost(record);
-    /* A checkpoint that was made before its state was evaluated is made again: its record lacks the loss. */
-    int has = ot_saver_has(sv, step) && (sv->last_is_rated || isnan(sv->cost_under_way));
-    OT_TRY(ot_session_ranks_choose(sv->config.session, &has));
-    if (has)
-        return 0;
+    sv->is_best_under_way = is_best;
     /* Else the store's room for kept checkpoints might be full for the rest of the run. */
     if (sv->removal_failed)
         OT_TRY(make_place(sv));
     int rc = begin(sv, record, step_seconds);
-    return rc < 0 && rc != -OT_E_COMM ? give_up(sv, step, rc) : rc;
+    return rc < 0 && rc != -OT_E_COMM ? give_up(sv, sv->step_under_way, rc) : rc;
+}
+
+int ot_saver_begin(struct ot_saver *sv, const struct ot_checkpoint_record *record, double step_seconds) {
+    OT_TRY(ot_saver_poll(sv, true));
+    sv->last_begun = ot_clock_seconds();
+    int has = ot_saver_has(sv, record->progress.step);
+    OT_TRY(ot_session_ranks_choose(sv->config.session, &has));
+    return has ? 0 : begin_kind(sv, record, step_seconds, false);
+}
+
+int ot_saver_begin_best(struct ot_saver *sv, const struct ot_checkpoint_record *record, double step_seconds) {
+    OT_TRY(ot_saver_poll(sv, true));
+    return begin_kind(sv, record, step_seconds, true);
 }
 
 /* ---- completing a checkpoint ---- */
 
-static int report_success(struct ot_saver *sv, double seconds) {
+static int report_success(struct ot_saver *sv, const char *dir, double seconds) {
     int64_t written, referred;
     char line[128], size[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], time[OT_TEXT_BYTES];
     ot_checkpoint_writer_count(sv->writer, &written, &referred);
@@ -412,31 +313,47 @@ static int report_success(struct ot_saver *sv, double seconds) {
     if (referred > 0)
         snprintf(line + used, sizeof line - used, "%s%s referred to on NVMe", used ? ", " : "",
                  ot_text_bytes(referred, size));
-    ot_log(OT_LOG_INFO, "checkpoint %s: %s, in %s", sv->last_dir, line, ot_text_seconds(seconds, time));
-    struct ot_json_writer *w = ot_run_log_begin(sv->config.log, "checkpoint");
-    ot_json_put_int(w, "step", sv->last_step);
-    ot_json_put_text(w, "dir", sv->last_dir);
+    ot_log(OT_LOG_INFO, "%s %s: %s, in %s", sv->is_best_under_way ? "best state" : "checkpoint", dir, line,
+           ot_text_seconds(seconds, time));
+    struct ot_json_writer *w =
+        ot_run_log_begin(sv->config.log, sv->is_best_under_way ? "best" : "checkpoint");
+    ot_json_put_int(w, "step", sv->step_under_way);
+    ot_json_put_text(w, "dir", dir);
     ot_json_put_int(w, "written_bytes", written);
     ot_json_put_int(w, "referred_bytes", referred);
     ot_json_put_real(w, "seconds", seconds);
     return ot_run_log_end(sv->config.log);
 }
 
-static int complete(struct ot_saver *sv, struct ot_pins *pins) {
-    double seconds = ot_engine_snapshot_seconds(sv->config.session->engine);
+/* The whole checkpoint under way becomes the last one. Takes ownership of pins and dir. */
+static void become_last(struct ot_saver *sv, struct ot_pins *pins, char *dir, double seconds) {
     if (sv->writes) {
         sv->pins[sv->n_held] = pins;
         sv->pins_step[sv->n_held++] = sv->step_under_way;
     }
     sv->last_step = sv->step_under_way;
     sv->seconds = seconds;
-    sv->last_is_rated = !isnan(sv->cost_under_way);
-    ot_saver_rate(sv, sv->step_under_way, sv->cost_under_way);
     free(sv->last_dir);
-    sv->last_dir = NULL;
-    OT_TRY(ot_checkpoint_name(sv->parent, sv->last_step, &sv->last_dir));
+    sv->last_dir = dir;
+}
+
+static int complete(struct ot_saver *sv, struct ot_pins *pins) {
+    double seconds = ot_engine_snapshot_seconds(sv->config.session->engine);
     struct ot_error logged;
-    ot_error_save(&logged, sv->is_rank0 ? report_success(sv, seconds) : 0);
+    char *dir;
+    int rc = ot_checkpoint_name(parent_under_way(sv), sv->step_under_way, &dir);
+    if (rc < 0) {
+        ot_engine_release(sv->config.session->engine, pins);
+        return rc;
+    }
+    ot_saver_rate(sv, sv->step_under_way, sv->cost_under_way, !sv->is_best_under_way);
+    ot_error_save(&logged, sv->is_rank0 ? report_success(sv, dir, seconds) : 0);
+    if (sv->is_best_under_way) {
+        ot_pins_free(pins); /* none */
+        free(dir);
+    } else {
+        become_last(sv, pins, dir, seconds);
+    }
     ot_checkpoint_writer_close(sv->writer);
     sv->writer = NULL;
     sv->under_way = false;
@@ -478,15 +395,12 @@ bool ot_saver_has(const struct ot_saver *sv, int64_t step) {
 }
 
 static int move_to(struct ot_saver *sv, const char *parent) {
-    char *parent_before = sv->parent;
-    int rc = ot_string_format(&sv->parent, "%s", parent);
-    if (rc < 0) {
-        sv->parent = parent_before;
-        return rc;
-    }
+    char *moved;
+    OT_TRY(ot_string_format(&moved, "%s", parent));
     if (sv->leads)
-        rmdir(parent_before); /* only if it is empty */
-    free(parent_before);
+        ot_saver_remove_empty(sv);
+    free(sv->parent);
+    sv->parent = moved;
     return 0;
 }
 
@@ -511,7 +425,7 @@ int ot_saver_save_in(struct ot_saver *sv, const char *parent, const struct ot_ch
     if (has)
         return 0;
     if (sv->leads)
-        rmdir(sv->parent); /* only if it is empty */
+        ot_saver_remove_empty(sv);
     return ot_saver_failure(sv);
 }
 
@@ -534,9 +448,8 @@ void ot_saver_make_room(struct ot_saver *sv) {
 }
 
 int ot_saver_complete(struct ot_saver *sv) {
-    struct ot_checkpoint_list list;
-    OT_TRY(ot_checkpoint_list_make(sv->parent, &list));
-    int rc = list.n > 0 ? ot_checkpoint_mark_complete(sv->parent) : 0;
-    ot_checkpoint_list_free(&list);
+    bool has = false;
+    OT_TRY(ot_saver_find_any(sv->parent, &has));
+    int rc = has ? ot_checkpoint_mark_complete(sv->parent) : 0;
     return rc == 0 && sv->old_run ? remove_old_run(sv) : rc;
 }

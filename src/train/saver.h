@@ -7,9 +7,16 @@
  * referred to. A failed save is logged and does not stop the run: earlier checkpoints stay, and the next
  * checkpoint is tried when it is due. A removal that failed is logged, and tried again before the next save.
  *
- * THE BEST. If an evaluation is better than that of every checkpoint (eval_history.h), the training loop
- * saves the evaluated state at once (ot_saver_wants_best). The best checkpoint stays beside the newest
- * --keep. A checkpoint is rated only by an evaluation of its own step.
+ * THE BEST. If an evaluation is better than all before it (eval_history.h), the training loop saves the
+ * weights of the evaluated state at once, without the optimizer's moments, in OUT/checkpoints/best
+ * (ot_saver_wants_best, ot_saver_begin_best). The one before it is removed once the new one is complete. So
+ * the best state costs a third of a checkpoint (bf16: 4 bytes a parameter), and the model that is made of it
+ * is exact. The newest checkpoint may be due after the same step: then its snapshot begins when that of the
+ * best state has ended, and the next step waits for that.
+ *
+ * Checkpoints are rated too, each by an evaluation of its own step alone. If a checkpoint is the best state,
+ * because a signal ended the run after the evaluation, or because the best state could not be saved, it stays
+ * beside the newest --keep until a better state is saved.
  *
  * THE RESULT. With --result best a run that ends in a worse state than its best checkpoint first saves this
  * last state, like any checkpoint, and then loads the best one into its engine (ot_saver_restore_best). All
@@ -18,7 +25,7 @@
  * state cannot be saved, or the best one cannot be opened, the run keeps its last state and says so.
  *
  * SPACE. Before step 1 the file OUT/checkpoints/reserved reserves disk space for everything that the run
- * still has to write: --keep checkpoints, the best one, the one being made, and the model. The file shrinks
+ * still has to write: --keep checkpoints, the best state, the one being made, and the model. The file shrinks
  * as they are written. A disk that is too small is therefore an error before anything is computed.
  *
  * A NEW RUN in an output with checkpoints of another run renames these to OUT/checkpoints.old. It removes
@@ -38,15 +45,16 @@
  * STATES, and the function of each transition:
  *
  *   IDLE        under_way is false, and there is no writer.
- *     ot_saver_begin   the ranks agree that they can save (prepare: leaders first, then the others), and each
+ *     ot_saver_begin, ot_saver_begin_best
+ *                      the ranks agree that they can save (prepare: leaders first, then the others), and each
  *                      starts its snapshot: to UNDER WAY. Any rank's error: give_up, and IDLE
  *   UNDER WAY   under_way is true on all ranks. The snapshot's thread copies and the writer's thread writes,
  *               into step-N.partial.
  *     ot_saver_poll    finds that this rank's snapshot has ended (`wait`: waits for that). ot_saver_join then
  *                      brings the manifests of all ranks to rank 0, which seals the checkpoint: to COMPLETE.
  *                      Any rank's error: give_up, and IDLE
- *   COMPLETE    within `complete`: the checkpoint has its name. It becomes the last one, is rated, and is
- *               logged; then make_place removes older ones. To IDLE
+ *   COMPLETE    within `complete`: the checkpoint has its name. It becomes the last one (if it is whole), is
+ *               rated, and is logged; then make_place removes older ones. To IDLE
  *
  *   give_up     logs the error, stops the snapshot, releases its pins and removes the files (drop_writer)
  *   OT_E_COMM   leaves the state as it is: the run ends, and ot_saver_close gives the checkpoint up
@@ -57,8 +65,10 @@
  *
  *   1. A name step-N exists only for a whole checkpoint: the rename is the last step of `seal`.
  *      (test_process_ends_at_every_call in tests/checkpoint/test_writer.c)
- *   2. An older checkpoint is removed only after a newer one has its name. (the_best_stays_beside_the_newest;
- *      test_a_rank_that_dies_in_a_save in tests/resume/test_resume_ranks.py)
+ *   2. An older checkpoint is removed only after a newer one has its name, and a best state only after a
+ *      better one has. (the_best_stays_beside_the_newest,
+ *      a_rated_checkpoint_stays_until_a_better_state_is_saved; test_a_rank_that_dies_in_a_save in
+ *      tests/resume/test_resume_ranks.py)
  *   3. A save that fails costs that checkpoint and nothing else: last step, best and reserved space are as
  *      before. (the_next_save_is_made_after_one_that_failed)
  *   4. All ranks have the same result of a save, so all call the saver between the same two steps.
@@ -93,6 +103,8 @@ int ot_saver_pinned_contents(const struct ot_session *session, const char *paren
 /* Bytes of a checkpoint of all ranks that are copied, and bytes that it refers to on NVMe, for the session's
  * plan. The ranks' plans are alike, so the shares of the others are taken to be as large as this rank's. */
 void ot_saver_bytes(const struct ot_session *session, int64_t *copied, int64_t *referred);
+/* The same for the best state. All of it is copied. */
+int64_t ot_saver_best_bytes(const struct ot_session *session);
 
 struct ot_saver_config {
     struct ot_session *session; /* started; for ot_saver_check_space, planned */
@@ -100,9 +112,8 @@ struct ot_saver_config {
     const char *parent;      /* OUT/checkpoints; OUT must exist */
     int64_t steps_per_epoch; /* for --save-every epoch */
     int64_t model_bytes;     /* size of the model that the run saves at its end */
-    bool evaluates;          /* the run evaluates, so it keeps the best checkpoint */
+    bool evaluates;          /* the run evaluates, so it keeps the best state */
     int64_t step;            /* the step that the run resumes after; 0: a new run */
-    bool is_rated;           /* the state of `resumed` was evaluated before it was saved */
     const char *resumed;     /* the checkpoint that the run resumes from; NULL: a new run */
     const struct ot_out_sharing *sharing;
     bool is_own; /* `resumed` is in `parent`: the other checkpoints there belong to this run too */
@@ -125,17 +136,17 @@ bool ot_saver_is_due(struct ot_saver *saver);
 
 /* True if --save-every asks for checkpoints, so that the run reserves space for them and keeps the best. */
 bool ot_saver_is_regular(const struct ot_options *options);
-/* On rank 0: true if a checkpoint of a state of this cost would be the best one, and is to be made. */
-bool ot_saver_wants_best(const struct ot_saver *saver, double cost);
-/* On rank 0: step (-1: none) and cost of the best complete checkpoint. */
+/* On rank 0: true if the state after this step, of this cost, would be the best one, and is to be saved. */
+bool ot_saver_wants_best(const struct ot_saver *saver, int64_t step, double cost);
+/* On rank 0: step (-1: none) and cost of the best state that is saved. */
 int64_t ot_saver_best(const struct ot_saver *saver, double *cost);
 /* Chooses --result if it is open: best if the run evaluates and saves regularly. Errors: OT_E_USAGE: an
  * option needs evaluations, and there are none. */
 int ot_saver_choose_result(struct ot_settings *settings, bool evaluates);
-/* For the end of a run, with a drained engine: loads the best checkpoint if it is better than the state of
- * the engine, `end`, which then has a checkpoint too. *step: of the state that was loaded; 0: the engine's
- * state is still the last one. All ranks call it. Errors: as ot_session_restore, and then the engine's state
- * is undefined; OT_E_IO (of the log); OT_E_COMM. */
+/* For the end of a run, with a drained engine: loads the best state if it is better than the state of the
+ * engine, `end`, which then has a checkpoint. The moments of the engine stay those of `end`. *step: of the
+ * state that was loaded; 0: the engine's state is still the last one. All ranks call it. Errors: as
+ * ot_session_restore, and then the engine's state is undefined; OT_E_IO (of the log); OT_E_COMM. */
 int ot_saver_restore_best(struct ot_saver *saver, const struct ot_checkpoint_record *end, int64_t *step);
 
 /* Begins a checkpoint. The engine must be drained after step record->progress.step. A checkpoint that is
@@ -143,6 +154,9 @@ int ot_saver_restore_best(struct ot_saver *saver, const struct ot_checkpoint_rec
  * copy at full speed. A failure to save is logged and not returned. Errors: OT_E_BUDGET, OT_E_IO (of the log
  * only). */
 int ot_saver_begin(struct ot_saver *saver, const struct ot_checkpoint_record *record, double step_seconds);
+/* Begins to save the best state. The rest is as for ot_saver_begin. */
+int ot_saver_begin_best(struct ot_saver *saver, const struct ot_checkpoint_record *record,
+                        double step_seconds);
 /* True while this rank still writes its parts of the checkpoint under way. */
 bool ot_saver_is_busy(const struct ot_saver *saver);
 /* True if a checkpoint is under way: on one rank, on all. */

@@ -1,4 +1,4 @@
-/* The best checkpoint: rates checkpoints, and loads the best one for the result of a run. */
+/* The best state: rates what is saved, and loads the best state for the result of a run. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -11,26 +11,38 @@
 #include "src/session/weights.h"
 #include "src/train/saver_state.h"
 
-void ot_saver_rate(struct ot_saver *sv, int64_t step, double cost) {
-    if (isnan(cost) || (sv->best_step >= 0 && cost >= sv->best_cost))
+/* The weights alone take the place of the checkpoint with the same state. */
+void ot_saver_rate(struct ot_saver *sv, int64_t step, double cost, bool is_whole) {
+    bool replaces = sv->best_step == step && sv->best_is_whole && !is_whole;
+    if (isnan(cost) || (sv->best_step >= 0 && cost >= sv->best_cost && !replaces))
         return;
     sv->best_step = step;
     sv->best_cost = cost;
+    sv->best_is_whole = is_whole;
 }
 
-int ot_saver_rate_earlier(struct ot_saver *sv) {
+static int rate_in(struct ot_saver *sv, const char *parent, bool is_whole) {
     struct ot_checkpoint_list list;
-    OT_TRY(ot_checkpoint_list_make(sv->parent, &list));
-    int best = ot_checkpoint_find_best(&list, &sv->best_cost);
-    sv->best_step = best >= 0 ? list.entries[best].step : -1;
+    double cost = NAN;
+    OT_TRY(ot_checkpoint_list_make(parent, &list));
+    int best = ot_checkpoint_find_best(&list, &cost);
+    if (best >= 0)
+        ot_saver_rate(sv, list.entries[best].step, cost, is_whole);
     ot_checkpoint_list_free(&list);
     return 0;
 }
 
-bool ot_saver_wants_best(const struct ot_saver *sv, double cost) {
-    bool is_under_way = sv->under_way && sv->cost_under_way <= cost;
+int ot_saver_rate_earlier(struct ot_saver *sv) {
+    OT_TRY(rate_in(sv, sv->best_parent, false));
+    return rate_in(sv, sv->parent, true);
+}
+
+bool ot_saver_wants_best(const struct ot_saver *sv, int64_t step, double cost) {
+    bool is_under_way = sv->under_way && sv->is_best_under_way && sv->cost_under_way <= cost;
+    bool is_better =
+        sv->best_step < 0 || cost < sv->best_cost || (sv->best_is_whole && sv->best_step == step);
     return sv->keeps_best && !sv->keeps_all && ot_saver_is_regular(sv->config.session->options) &&
-           !isnan(cost) && !is_under_way && (sv->best_step < 0 || cost < sv->best_cost);
+           !isnan(cost) && !is_under_way && is_better;
 }
 
 int64_t ot_saver_best(const struct ot_saver *sv, double *cost) {
@@ -54,7 +66,7 @@ int ot_saver_choose_result(struct ot_settings *settings, bool evaluates) {
     return 0;
 }
 
-/* The step of a checkpoint that is better than the last state; 0: none is, or the last state has no
+/* The step of a saved state that is better than the last one; 0: none is, or the last state has no
  * evaluation, because a signal ended it. Rank 0 decides. */
 static int find_better(const struct ot_saver *sv, const struct ot_checkpoint_record *end, int64_t *step) {
     double cost;
@@ -84,7 +96,9 @@ static int save_last(struct ot_saver *sv, const struct ot_checkpoint_record *end
 static int open_best(struct ot_saver *sv, int64_t step, struct ot_checkpoint **out) {
     char *dir;
     *out = NULL;
-    int rc = ot_checkpoint_name(sv->parent, step, &dir);
+    int is_whole = sv->best_is_whole;
+    OT_TRY(ot_session_ranks_choose(sv->config.session, &is_whole));
+    int rc = ot_checkpoint_name(is_whole ? sv->parent : sv->best_parent, step, &dir);
     if (rc == 0) {
         rc = ot_checkpoint_open(dir, out);
         free(dir);

@@ -29,11 +29,9 @@ int ot_saver_slots(int64_t params, enum ot_dtype dtype) {
     return slots < LEAST_SLOTS ? LEAST_SLOTS : slots > MOST_SLOTS ? MOST_SLOTS : (int)slots;
 }
 
-/* The complete checkpoints that stay, the best one, and the one being made. */
+/* The complete checkpoints that stay, and the one being made. */
 int ot_saver_pinned_contents(const struct ot_session *s, const char *parent) {
-    const struct ot_options *o = s->options;
-    bool evaluates = o->eval_data || o->eval_fraction > 0;
-    int64_t contents = o->keep + evaluates + 1;
+    int64_t contents = s->options->keep + 1;
     if (s->machine.store.n_dirs == 0 || s->machine.store.no_verify || contents > OT_PLAN_MAX_PINNED_CONTENTS)
         return 0;
     for (int i = 0; i < s->machine.store.n_dirs; i++)
@@ -63,11 +61,31 @@ void ot_saver_own_bytes(const struct ot_session *s, int64_t *copied, int64_t *re
     }
 }
 
+int64_t ot_saver_own_best_bytes(const struct ot_session *s) {
+    const struct ot_chain *chain = ot_model_chain(s->model.built);
+    int64_t bytes = 0;
+    for (int i = 0; i < chain->n_slabs; i++) {
+        struct ot_segment held =
+            ot_segment_of(chain, true, true, ot_slab_holding(chain, &s->plan.chosen, i).n);
+        held.lacks_moments = true;
+        bytes += chain->slabs[i].frozen ? 0 : (int64_t)ot_segment_padded_bytes(chain->dtype, &held);
+    }
+    return bytes;
+}
+
+/* The ranks that write a part of each checkpoint. */
+static int count_writers(const struct ot_session *s) {
+    return ot_plan_is_divided(&s->plan.chosen) ? ot_shard_ranks(&s->plan.chosen.shard) : 1;
+}
+
+int64_t ot_saver_best_bytes(const struct ot_session *s) {
+    return ot_saver_own_best_bytes(s) * count_writers(s);
+}
+
 void ot_saver_bytes(const struct ot_session *s, int64_t *copied, int64_t *referred) {
     ot_saver_own_bytes(s, copied, referred);
-    int writers = ot_plan_is_divided(&s->plan.chosen) ? ot_shard_ranks(&s->plan.chosen.shard) : 1;
-    *copied *= writers;
-    *referred *= writers;
+    *copied *= count_writers(s);
+    *referred *= count_writers(s);
 }
 
 /* ---- space ---- */
@@ -77,21 +95,30 @@ bool ot_saver_is_regular(const struct ot_options *o) {
     return o->save_every.seconds > 0 || o->save_every.steps > 0 || o->save_every.epoch;
 }
 
-/* Counts the checkpoints still to come (all that stay and the next one, less the `there` existing ones), and
- * adds up their bytes and the model's. */
-static void find_wanted(const struct ot_saver *sv, int there, int64_t *n, int64_t *bytes) {
+/* What a directory has, or still needs. */
+struct contents {
+    int64_t whole, best; /* checkpoints, and best states */
+};
+
+/* Finds what is still to come: all that stays and the next checkpoint, less what is there. A best state that
+ * is being made takes the place of that checkpoint. Adds up the bytes of it and of the model. */
+static struct contents find_wanted(const struct ot_saver *sv, struct contents there, int64_t *bytes) {
+    const struct ot_session *s = sv->config.session;
     int64_t copied, referred;
-    *n = sv->config.session->options->keep + sv->keeps_best + 1 - there - sv->under_way;
-    ot_saver_bytes(sv->config.session, &copied, &referred);
-    if (sv->config.sharing->is_local) {
-        ot_saver_own_bytes(sv->config.session, &copied, &referred);
-        copied *= ot_plan_is_divided(&sv->config.session->plan.chosen) ? sv->config.sharing->sharers : 1;
-    }
-    *n = ot_max(*n, 0);
-    *bytes = *n * copied + sv->config.model_bytes;
+    ot_saver_own_bytes(s, &copied, &referred);
+    int64_t best = ot_saver_own_best_bytes(s);
+    int parts = !ot_plan_is_divided(&s->plan.chosen) ? 1
+                : sv->config.sharing->is_local       ? sv->config.sharing->sharers
+                                                     : count_writers(s);
+    bool best_under_way = sv->under_way && sv->is_best_under_way;
+    struct contents wanted = {
+        .whole = ot_max(s->options->keep + 1 - there.whole - (sv->under_way && !best_under_way), 0),
+        .best = sv->keeps_best - there.best - best_under_way};
+    *bytes = ot_max(wanted.whole * copied + wanted.best * best, 0) * parts + sv->config.model_bytes;
+    return wanted;
 }
 
-static int count_checkpoints(const char *parent, int *n) {
+static int count_in(const char *parent, int64_t *n) {
     struct ot_checkpoint_list list;
     OT_TRY(ot_checkpoint_list_make(parent, &list));
     *n = list.n;
@@ -99,13 +126,23 @@ static int count_checkpoints(const char *parent, int *n) {
     return 0;
 }
 
-static int fail_space(const struct ot_saver *sv, int64_t n, int64_t bytes, int64_t have) {
+static int count_contents(const char *parent, struct contents *out) {
+    char *best;
+    OT_TRY(count_in(parent, &out->whole));
+    OT_TRY(ot_checkpoint_best_parent(parent, &best));
+    int rc = count_in(best, &out->best);
+    free(best);
+    return rc;
+}
+
+static int fail_space(const struct ot_saver *sv, struct contents wanted, int64_t bytes, int64_t have) {
     char need[OT_TEXT_BYTES], left[OT_TEXT_BYTES];
-    return ot_fail(
-        OT_E_IO,
-        "%s: %s are needed for the model and %lld checkpoint%s at a time, but only %s are free: make "
-        "room, choose another --out, or use --save-every never",
-        sv->parent, ot_text_bytes(bytes, need), (long long)n, n == 1 ? "" : "s", ot_text_bytes(have, left));
+    return ot_fail(OT_E_IO,
+                   "%s: %s are needed for the model%s %lld checkpoint%s at a time%s, but only %s are free: "
+                   "make room, choose another --out, or use --save-every never",
+                   sv->parent, ot_text_bytes(bytes, need), wanted.best > 0 ? "," : " and",
+                   (long long)wanted.whole, wanted.whole == 1 ? "" : "s",
+                   wanted.best > 0 ? " and the best state" : "", ot_text_bytes(have, left));
 }
 
 int ot_saver_check_space(const struct ot_saver_config *config) {
@@ -114,26 +151,26 @@ int ot_saver_check_space(const struct ot_saver_config *config) {
     OT_TRY(ot_disk_check_file_size("a checkpoint of this run", copied + referred));
     OT_TRY(ot_disk_check_file_size("the model", ot_min(config->model_bytes, OT_SHARD_BYTES)));
     struct ot_saver sv = {.config = *config, .parent = (char *)config->parent}; /* only read */
-    int64_t n, bytes, have = ot_disk_free(config->parent);
-    int there = 0;
+    struct contents there = {0};
+    int64_t bytes, have = ot_disk_free(config->parent);
     if (have < 0 || !ot_saver_is_regular(config->session->options))
         return 0;
     if (config->is_own) /* another run's checkpoints stay until this run has its first one */
-        OT_TRY(count_checkpoints(config->parent, &there));
+        OT_TRY(count_contents(config->parent, &there));
     have += ot_disk_reserved(config->parent);
-    find_wanted(&sv, there, &n, &bytes);
-    return have < bytes ? fail_space(&sv, n, bytes, have) : 0;
+    struct contents wanted = find_wanted(&sv, there, &bytes);
+    return have < bytes ? fail_space(&sv, wanted, bytes, have) : 0;
 }
 
 int ot_saver_hold_space(struct ot_saver *sv) {
-    int64_t n, bytes;
-    int there;
+    struct contents there;
+    int64_t bytes;
     if (!ot_saver_is_regular(sv->config.session->options))
         return 0;
-    OT_TRY(count_checkpoints(sv->parent, &there));
-    find_wanted(sv, there, &n, &bytes);
+    OT_TRY(count_contents(sv->parent, &there));
+    struct contents wanted = find_wanted(sv, there, &bytes);
     int rc = ot_disk_reserve(sv->parent, bytes);
-    return rc == 1 ? fail_space(sv, n, bytes, ot_disk_free(sv->parent)) : rc;
+    return rc == 1 ? fail_space(sv, wanted, bytes, ot_disk_free(sv->parent)) : rc;
 }
 
 int ot_saver_hold_first_space(struct ot_saver *sv) {
@@ -148,8 +185,8 @@ int ot_saver_hold_first_space(struct ot_saver *sv) {
     OT_TRY(ot_saver_hold_space(sv));
     ot_log(
         OT_LOG_WARN,
-        "%s: there is no room to keep the best checkpoint beside the newest, so the result will be the model "
-        "of the last step",
+        "%s: there is no room to keep the best state beside the newest checkpoint, so the result will be the "
+        "model of the last step",
         sv->parent);
     return 0;
 }

@@ -1,12 +1,11 @@
 #include "src/train/train_loop.h"
 
 #include <stdatomic.h>
-#include <stdio.h>
-#include <time.h>
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/minmax.h"
 #include "src/base/signals.h"
 #include "src/session/forecast.h"
 #include "src/session/plan_request.h"
@@ -41,6 +40,7 @@ struct loop {
     int64_t eval_at;  /* the loop evaluates after this step, and submits no later step before that */
     int64_t tune_at;  /* the loop tunes after this step, likewise; 0: never, or done */
     int64_t save_at;  /* the loop begins a checkpoint after this step, likewise */
+    int64_t best_at;  /* the loop begins to save the best state after this step, likewise */
     double last_eval; /* when it was made */
     double started;
     double step_seconds;         /* of the last step */
@@ -230,15 +230,16 @@ static void find_early_stop(struct loop *l) {
         l->done < l->of->shape->lr.steps && ot_eval_history_stops(&l->out->history, l->done, patience);
 }
 
-/* Lets the evaluated state be saved now if no checkpoint is as good. The state after the last step is the
- * result itself. */
+/* Lets the present state be saved now if it was evaluated, and nothing that is saved is as good. The state
+ * after the last step is the result itself. */
 static int call_save_of_best(struct loop *l) {
     if (!l->of->saver || l->done == 0 || is_over(l))
         return 0;
-    int wants = ot_saver_wants_best(l->of->saver, ot_eval_history_cost(&l->out->history, l->done));
+    double cost = ot_eval_history_cost(&l->out->history, l->done);
+    int wants = ot_saver_wants_best(l->of->saver, l->done, cost);
     OT_TRY(ot_session_ranks_choose(l->of->session, &wants));
     if (wants)
-        l->save_at = l->done;
+        l->best_at = l->done;
     return 0;
 }
 
@@ -332,15 +333,8 @@ static struct ot_checkpoint_record make_record(const struct loop *l) {
         .options = identity->options,
         .sources = identity->sources,
         .model = identity->model};
-    time_t now = time(NULL);
-    struct tm utc;
     ot_engine_get_progress(of->session->engine, &record.progress);
-    snprintf(record.library, sizeof record.library, "%s", OT_VERSION);
-    snprintf(record.device, sizeof record.device, "%s", ot_device_name(of->session->machine.device));
-    snprintf(record.arithmetic, sizeof record.arithmetic, "%s",
-             ot_device_arithmetic(of->session->machine.device));
-    if (gmtime_r(&now, &utc))
-        strftime(record.made, sizeof record.made, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    ot_checkpoint_record_stamp(&record, of->session->machine.device);
     return record;
 }
 
@@ -354,6 +348,7 @@ static void call_save_by_time(struct loop *l) {
         l->save_at = l->submitted;
 }
 
+/* Begins what is due after this step: to save the best state, a checkpoint, or one after the other. */
 static int save(struct loop *l) {
     l->filled_from = l->done;
     OT_TRY(ot_engine_drain(l->of->session->engine));
@@ -361,6 +356,12 @@ static int save(struct loop *l) {
     if (has_ranks(l))
         atomic_fetch_or(&l->of->requests->bits, ASKS_WAIT);
     l->others_save = true;
+    if (l->done == l->best_at)
+        OT_TRY(log_result(l, ot_saver_begin_best(l->of->saver, &record, l->step_seconds)));
+    l->best_at = INT64_MAX;
+    if (l->done != l->save_at)
+        return 0;
+    l->save_at = next_save_step(l);
     return log_result(l, ot_saver_begin(l->of->saver, &record, l->step_seconds));
 }
 
@@ -466,8 +467,8 @@ static int save_at_failure(struct loop *l, int rc) {
 
 /* The last step to submit before the engine must be drained. */
 static int64_t next_stop(const struct loop *l) {
-    int64_t stop = l->tune_at > 0 && l->tune_at < l->eval_at ? l->tune_at : l->eval_at;
-    return stop < l->save_at ? stop : l->save_at;
+    int64_t stop = ot_min(l->eval_at, ot_min(l->save_at, l->best_at));
+    return l->tune_at > 0 ? ot_min(stop, l->tune_at) : stop;
 }
 
 /* Does something in place of steps, and counts its time. */
@@ -487,10 +488,8 @@ static int between_steps(struct loop *l) {
             OT_TRY(pause_for(l, OT_PAUSE_EVAL, evaluate));
         l->eval_at = ot_calendar_next_eval(&l->calendar, l->done);
     }
-    if (l->done == l->save_at && !stops(l)) {
+    if ((l->done == l->best_at || l->done == l->save_at) && !stops(l))
         OT_TRY(pause_for(l, OT_PAUSE_SAVE, save));
-        l->save_at = next_save_step(l);
-    }
     return 0;
 }
 
@@ -545,7 +544,7 @@ static int enter(struct loop *l) {
     int64_t due = ot_calendar_next_eval(&l->calendar, l->done - 1);
     return l->of->rows->eval && l->done == due && r->evals.last_step < l->done
                ? pause_for(l, OT_PAUSE_EVAL, evaluate)
-               : 0;
+               : call_save_of_best(l);
 }
 
 int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out,
@@ -560,14 +559,13 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out,
                                      .references = of->references->data};
     int rc;
     OT_TRY_GOTO(ot_batcher_open(&config, &l.batcher), rc, out);
-    l.save_at = -1;
+    l.best_at = INT64_MAX;
     l.calendar = (struct ot_run_calendar){o, of->shape, of->rows->eval != NULL, of->saver != NULL};
     ot_progress_open(&l.progress, of->shape->lr.steps, o->log_every, ot_log_is_terminal(), of->times);
     OT_TRY_GOTO(enter(&l), rc, out);
     l.guard = (struct ot_loss_guard){.most = o->max_skips, .counts = &out->counts};
     l.eval_at = ot_calendar_next_eval(&l.calendar, l.done);
-    if (l.save_at < 0)
-        l.save_at = next_save_step(&l);
+    l.save_at = next_save_step(&l);
     l.filled_from = l.done;
     ot_forecast_again_open(of->session, l.done, &l.again);
     l.tune_at = l.done + TUNE_AFTER;

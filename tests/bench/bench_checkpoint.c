@@ -164,7 +164,8 @@ static int set_random(struct bench *b) {
                                          true,
                                          true,
                                          OT_STATE_F32,
-                                         OT_MASTERS_F32};
+                                         OT_MASTERS_F32,
+                                         false};
             size_t n = (size_t)segment.n, at = ot_random_below(1, 5, number, TABLE - OT_SEGMENT_PARAMS);
             memcpy(memory, m + at, 4 * n);
             memcpy(memory + 4 * n, v + at, 4 * n);
@@ -201,7 +202,7 @@ static int begin_save(struct bench *b, int64_t step, enum ot_io_choice io, doubl
     config.memory = ot_engine_snapshot_slots(b->engine, &config.n_slots);
     OT_TRY(remove_checkpoint(b, step));
     OT_TRY(ot_checkpoint_writer_open(&config, &save->writer));
-    const struct ot_snapshot_config snapshot = {ot_checkpoint_writer_sink(save->writer), pace};
+    const struct ot_snapshot_config snapshot = {ot_checkpoint_writer_sink(save->writer), pace, false};
     save->since = ot_clock_seconds();
     int rc = ot_engine_snapshot(b->engine, &snapshot);
     if (rc < 0)

@@ -56,9 +56,9 @@ void fixture_fill(enum ot_dtype dtype, uint64_t seed, const struct ot_segment *s
 static int refer_slab(const struct saving *saving, const struct ot_snapshot_sink *sink, int slab) {
     struct ot_store_span spans[64];
     for (int i = 0; i < 2; i++) {
-        struct ot_segment segment = {slab,          0,      saving->chain->slabs[slab].n_params,
-                                     i == 0,        i == 1, saving->chain->state,
-                                     OT_MASTERS_F32};
+        struct ot_segment segment = {slab,           0,      saving->chain->slabs[slab].n_params,
+                                     i == 0,         i == 1, saving->chain->state,
+                                     OT_MASTERS_F32, false};
         int n = ot_store_find_spans(saving->store, saving->pins[i], spans, 64);
         assert_in_range(n, 0, 64);
         OT_TRY(sink->refer(sink->context, &segment, spans, n));
@@ -79,7 +79,7 @@ static int put_all(const struct saving *saving, const struct ot_snapshot_sink *s
             int64_t left = chain->slabs[slab].n_params - first;
             void *memory;
             n = left < OT_SEGMENT_PARAMS ? left : OT_SEGMENT_PARAMS;
-            struct ot_segment segment = {slab, first, n, true, true, chain->state, OT_MASTERS_F32};
+            struct ot_segment segment = {slab, first, n, true, true, chain->state, OT_MASTERS_F32, false};
             OT_TRY(sink->room(sink->context, &memory));
             fixture_fill(chain->dtype, saving->seed, &segment, memory);
             OT_TRY(sink->put(sink->context, &segment, memory));
@@ -94,8 +94,9 @@ static void soil(const struct ot_chain *chain, char *memory, int n_slots) {
     size_t slot = ot_segment_slot_bytes(chain->dtype), most = 0;
     for (int slab = 0; slab < chain->n_slabs; slab++) {
         int64_t n = chain->slabs[slab].n_params;
-        struct ot_segment segment = {
-            slab, 0, n < OT_SEGMENT_PARAMS ? n : OT_SEGMENT_PARAMS, true, true, OT_STATE_F32, OT_MASTERS_F32};
+        struct ot_segment segment = {slab,           0,    n < OT_SEGMENT_PARAMS ? n : OT_SEGMENT_PARAMS,
+                                     true,           true, OT_STATE_F32,
+                                     OT_MASTERS_F32, false};
         size_t bytes = ot_segment_bytes(chain->dtype, &segment);
         most = bytes > most ? bytes : most;
     }

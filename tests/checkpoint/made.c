@@ -113,12 +113,12 @@ static void add_slab(struct writing *w, int slab) {
     int64_t n = slab_params[slab], step = (slab == 1 ? 64 : 7) * OT_SLAB_ALIGN_PARAMS;
     bool apart = slab > 0;
     if (apart)
-        add_segment(w, (struct ot_segment){slab, 0, n, true, false, w->state, OT_MASTERS_F32},
+        add_segment(w, (struct ot_segment){slab, 0, n, true, false, w->state, OT_MASTERS_F32, false},
                     slab == MADE_ZERO_SLAB, true);
     for (int64_t first = 0; first < n; first += step)
         add_segment(w,
                     (struct ot_segment){slab, first, n - first < step ? n - first : step, !apart, true,
-                                        w->state, OT_MASTERS_F32},
+                                        w->state, OT_MASTERS_F32, false},
                     false, slab == 1);
 }
 

@@ -250,6 +250,11 @@ static void test_prune(void **state) {
     assert_string_equal(steps_of(folder), "50");
     check_ok(ot_checkpoint_prune(folder, 1, -1));
     assert_string_equal(fixture_names(folder), "complete step-00000050");
+    save_step(folder, 60);
+    check_ok(ot_checkpoint_prune(folder, 0, 50));
+    assert_string_equal(steps_of(folder), "50");
+    check_ok(ot_checkpoint_prune(folder, 0, -1));
+    assert_string_equal(fixture_names(folder), "complete");
     check_ok(ot_checkpoint_prune(path_of(folder, "none"), 1, -1));
     remove_folder(folder);
 }
@@ -320,6 +325,32 @@ static void test_clear(void **state) {
     remove_folder(folder);
 }
 
+/* The state of the best evaluation lies in a directory of its own, which lists do not see. */
+static void test_the_best(void **state) {
+    (void)state;
+    char *folder = make_folder(), *best;
+    check_ok(ot_checkpoint_best_parent(folder, &best));
+    assert_string_equal(best, path_of(folder, "best"));
+    save_step(folder, 7);
+    make_dir(folder, "best");
+    save_step(best, 3);
+    make_dir(best, "step-00000004.partial");
+    assert_string_equal(steps_of(folder), "7");
+    assert_string_equal(steps_of(best), "3");
+    check_ok(ot_checkpoint_tidy(folder));
+    assert_string_equal(fixture_names(best), "step-00000003");
+    write_file(best, "notes", "", 0);
+    check_ok(ot_checkpoint_clear(folder));
+    assert_string_equal(fixture_names(folder), "best"); /* for the notes */
+    assert_string_equal(fixture_names(best), "notes");
+    assert_int_equal(unlink(path_of(best, "notes")), 0);
+    save_step(best, 5);
+    check_ok(ot_checkpoint_clear(folder));
+    assert_string_equal(fixture_names(folder), "");
+    free(best);
+    remove_folder(folder);
+}
+
 static void test_mark(void **state) {
     (void)state;
     char *folder = make_folder();
@@ -354,6 +385,7 @@ int main(void) {
         cmocka_unit_test(test_tidy),
         cmocka_unit_test(test_tidy_prefers_what_is_whole),
         cmocka_unit_test(test_clear),
+        cmocka_unit_test(test_the_best),
         cmocka_unit_test(test_mark),
     };
     return cmocka_run_group_tests_name("checkpoint catalog", tests, NULL, NULL);

@@ -66,7 +66,7 @@ static void write_third(struct team *t, int r) {
         for (int64_t n; first < end; first += n) {
             void *memory;
             n = end - first < OT_SEGMENT_PARAMS ? end - first : OT_SEGMENT_PARAMS;
-            struct ot_segment segment = {slab, first, n, true, true, OT_STATE_F32, OT_MASTERS_F32};
+            struct ot_segment segment = {slab, first, n, true, true, OT_STATE_F32, OT_MASTERS_F32, false};
             check_ok(sink.room(sink.context, &memory));
             fixture_fill(OT_BF16, SEED, &segment, memory);
             check_ok(sink.put(sink.context, &segment, memory));

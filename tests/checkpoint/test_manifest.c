@@ -30,7 +30,7 @@ static void add_segment(struct making *mk, int slab, int64_t first, int64_t n, b
     struct ot_manifest_segment *segment = &mk->m->segments[mk->m->n_segments++];
     *segment = (struct ot_manifest_segment){.segment = {slab, first, n, state, weights,
                                                         state ? mk->format : OT_STATE_F32,
-                                                        state ? mk->masters : OT_MASTERS_F32}};
+                                                        state ? mk->masters : OT_MASTERS_F32, false}};
     assert_true(mk->m->n_segments <= MAX_SEGMENTS);
 }
 
@@ -173,8 +173,9 @@ static void test_format_is_fixed(void **state) {
         0,   0,   0,   0,   0,   0,   0,    0x10, 0,   0,    7,    0,    0,    0,
     };
     struct ot_manifest_file file = {.name = (char[]){"state.bin"}, .bytes = 0x6000};
-    struct ot_manifest_segment segments[] = {{{0, 0, 2048, true, false, OT_STATE_F32, OT_MASTERS_F32}, 0, 2},
-                                             {{0, 0, 2048, false, true, OT_STATE_F32, OT_MASTERS_F32}, 2, 0}};
+    struct ot_manifest_segment segments[] = {
+        {{0, 0, 2048, true, false, OT_STATE_F32, OT_MASTERS_F32, false}, 0, 2},
+        {{0, 0, 2048, false, true, OT_STATE_F32, OT_MASTERS_F32, false}, 2, 0}};
     struct ot_store_span spans[] = {{0, 0, 0x4000, 0xdeadbeef}, {0, 0x5000, 0x1000, 7}};
     struct ot_manifest m = {.dtype = OT_BF16,
                             .n_slabs = 1,
@@ -285,11 +286,12 @@ struct small {
     struct ot_store_span spans[3];
 };
 static void make_small(struct small *s) {
-    *s = (struct small){.slab_params = {4096},
-                        .files = {{(char *)"state.bin", 49152}, {(char *)"nvme-0.store", 0}},
-                        .segments = {{{0, 0, 2048, true, true, OT_STATE_F32, OT_MASTERS_F32}, 0, 1},
-                                     {{0, 2048, 2048, true, true, OT_STATE_F32, OT_MASTERS_F32}, 1, 1}},
-                        .spans = {{0, 0, 24576, 1}, {0, 24576, 24576, 2}}};
+    *s =
+        (struct small){.slab_params = {4096},
+                       .files = {{(char *)"state.bin", 49152}, {(char *)"nvme-0.store", 0}},
+                       .segments = {{{0, 0, 2048, true, true, OT_STATE_F32, OT_MASTERS_F32, false}, 0, 1},
+                                    {{0, 2048, 2048, true, true, OT_STATE_F32, OT_MASTERS_F32, false}, 1, 1}},
+                       .spans = {{0, 0, 24576, 1}, {0, 24576, 24576, 2}}};
     s->m = (struct ot_manifest){.dtype = OT_BF16,
                                 .n_slabs = 1,
                                 .n_files = 2,
@@ -316,7 +318,8 @@ static void test_each_lie_has_its_sentence(void **state) {
     REFUSED("parameter 2047 of slab 0 has state twice", s.segments[1].segment.first = 2047);
     REFUSED("parameter 4095 of slab 0 has no weights", s.segments[1].segment.n = 2047;
             s.segments[2] =
-                (struct ot_manifest_segment){{0, 4095, 1, true, false, OT_STATE_F32, OT_MASTERS_F32}, 2, 0};
+                (struct ot_manifest_segment){
+                    {0, 4095, 1, true, false, OT_STATE_F32, OT_MASTERS_F32, false}, 2, 0};
             s.m.n_segments = 3);
     REFUSED("two spans of state.bin overlap at offset 20480", s.spans[1].offset = 20480);
     REFUSED("segment 1 has 20480 bytes, should have 24576", s.spans[1].bytes = 20480);
@@ -333,6 +336,12 @@ static void test_each_lie_has_its_sentence(void **state) {
             s.m.dtype = OT_F16);
     REFUSED("some segments have fp32 masters, and others have none (segment 1)",
             s.segments[1].segment.masters = OT_MASTERS_NONE);
+    REFUSED("some segments have moments, and others have none (segment 1)",
+            s.segments[1].segment.lacks_moments = true);
+    REFUSED("byte 113: segment 0 has unknown flags 39", s.segments[0].segment.lacks_moments = true;
+            s.segments[0].segment.state = OT_STATE_16BIT);
+    REFUSED("segment 0 has 24576 bytes, should have 8192",
+            s.segments[0].segment.lacks_moments = s.segments[1].segment.lacks_moments = true);
     REFUSED("segment 1 has a state in 8bit, but others have it in fp32",
             s.segments[1].segment.state = OT_STATE_8BIT);
     REFUSED("segment 1 has a compact state, but is not of whole groups of 32", s.segments[1].segment.n = 2047;
@@ -357,6 +366,31 @@ static void test_each_lie_has_its_sentence(void **state) {
     static const char *const taken[] = {"nvme-0.store", "manifest.bin", "checkpoint.json"};
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
         REFUSED("has the name of another file", s.files[0].name = (char *)taken[i]);
+}
+
+/* A manifest of the weights alone. Without the rest of the masters their state has no bytes. */
+static void test_the_moments_may_lack(void **state) {
+    (void)state;
+    for (int masters = OT_MASTERS_F32; masters <= OT_MASTERS_NONE; masters++) {
+        struct small s;
+        struct ot_manifest read;
+        unsigned char *bytes;
+        size_t n;
+        make_small(&s);
+        for (int i = 0; i < 2; i++) {
+            s.segments[i].segment.lacks_moments = true;
+            s.segments[i].segment.masters = (enum ot_masters)masters;
+            s.spans[i].bytes = masters == OT_MASTERS_NONE ? 4096 : 8192;
+        }
+        check_ok(ot_manifest_encode(&s.m, &bytes, &n));
+        check_ok(ot_manifest_decode(bytes, n, "manifest.bin", &read));
+        struct ot_segment found = ot_manifest_state(&read);
+        assert_true(found.lacks_moments && found.has_weights);
+        assert_int_equal(found.state, OT_STATE_F32);
+        assert_int_equal(found.masters, masters);
+        ot_manifest_free(&read);
+        free(bytes);
+    }
 }
 
 /* Counts of billions in a short file are refused before anything is allocated for them. */
@@ -389,6 +423,7 @@ int main(void) {
         cmocka_unit_test(test_every_damaged_byte_is_found),
         cmocka_unit_test(test_sealed_damage_is_refused_or_whole),
         cmocka_unit_test(test_each_lie_has_its_sentence),
+        cmocka_unit_test(test_the_moments_may_lack),
         cmocka_unit_test(test_counts_are_bounded_by_the_bytes),
     };
     return cmocka_run_group_tests_name("manifest", tests, NULL, NULL);

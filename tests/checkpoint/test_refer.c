@@ -33,7 +33,8 @@ static int logged_sync(void *context, int fd) {
 
 static struct ot_segment segment_of(const struct run *run, int extent) {
     return (struct ot_segment){
-        1, 0, run->chain.slabs[1].n_params, extent == 0, extent == 1, run->chain.state, OT_MASTERS_F32};
+        1,    0, run->chain.slabs[1].n_params, extent == 0, extent == 1, run->chain.state, OT_MASTERS_F32,
+        false};
 }
 
 static size_t extent_bytes(const struct run *run, int extent) {
@@ -148,7 +149,7 @@ static void check_outlives(enum ot_state_format format) {
     write_extents(&run, 3);
     write_extents(&run, 4);
     assert_string_equal(fixture_names(dir_of(&first)), "checkpoint.json manifest.bin nvme-0.store state.bin");
-    struct ot_segment copied = {0, 0, run.chain.slabs[0].n_params, true, true, format, OT_MASTERS_F32};
+    struct ot_segment copied = {0, 0, run.chain.slabs[0].n_params, true, true, format, OT_MASTERS_F32, false};
     int64_t referred = (int64_t)(extent_bytes(&run, 0) + extent_bytes(&run, 1));
     assert_int_equal(first.referred, referred);
     assert_int_equal(first.written, ot_segment_padded_bytes(run.chain.dtype, &copied));

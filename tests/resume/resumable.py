@@ -73,6 +73,11 @@ class ResumableTest(program.ProgramTest):
         paths = glob.glob(self.path(f"{out}/checkpoints/step-*"))
         return sorted(int(path[-8:]) for path in paths if is_checkpoint(path))
 
+    def best_states(self, out):
+        """The steps of the evaluated states whose weights alone are kept."""
+        paths = glob.glob(self.path(f"{out}/checkpoints/best/step-*"))
+        return sorted(int(path[-8:]) for path in paths if is_checkpoint(path))
+
     def verify(self, out):
         """Verifies the newest checkpoint, from which a run resumes; all of them in slow runs."""
         for step in self.checkpoints(out)[0 if SLOW else -1:]:
@@ -116,12 +121,13 @@ class ResumableTest(program.ProgramTest):
         """After a run that finished: no leftovers."""
         self.assertEqual(glob.glob(self.path(f"{out}.*")), [], label)
         steps = self.checkpoints(out)
-        if steps:  # the newest checkpoint, and the best
-            there = {"complete"} | {f"step-{step:08}" for step in steps}
+        if steps:
+            there = {"complete"} | {f"step-{step:08}" for step in steps} | ({"best"} if self.best_states(out) else set())
             self.assertEqual(set(os.listdir(self.path(f"{out}/checkpoints"))), there, label)
-            self.assertLessEqual(len(steps), keep + 1, label)
+            self.assertLessEqual(len(steps), keep, label)
+            self.assertLessEqual(len(self.best_states(out)), 1, label)
             self.check_counted(out, label)
-        else:
+        elif not self.best_states(out):
             self.assertFalse(os.path.exists(self.path(f"{out}/checkpoints")))
         for disk in self.disks:
             self.assertEqual(os.listdir(disk), [], label)

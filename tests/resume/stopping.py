@@ -80,6 +80,9 @@ class StoppingTest(program.ProgramTest):
     def checkpoints(self, out):
         return sorted(int(path[-8:]) for path in glob.glob(self.path(f"{out}/checkpoints/step-????????")))
 
+    def best_states(self, out):
+        return sorted(int(path[-8:]) for path in glob.glob(self.path(f"{out}/checkpoints/best/step-????????")))
+
     def logged(self, out, event, step):
         """True if the log of a run, which may still be writing, has this record already."""
         try:

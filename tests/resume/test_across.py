@@ -190,11 +190,13 @@ class Kept(AcrossTest):
         evals = {event["step"]: event["loss"] for event in self.log("worse") if event["event"] == "eval"}
         best = min((step for step in evals if step), key=evals.get)
         self.assertLess(best, STEPS - 2, evals)
-        self.assertEqual(self.checkpoints("worse"), [best, STEPS - 2, STEPS])
+        self.assertEqual(self.checkpoints("worse"), [STEPS - 2, STEPS])
+        self.assertEqual(self.best_states("worse"), [best])
         # The same if the run was stopped in between.
         self.stop_after(best + 4, "again", *variant, "--save-every", "2", "--keep", "1")
         self.succeed(*self.command("again", *variant, "--save-every", "2", "--keep", "1"))
-        self.assertEqual(self.checkpoints("again"), [best, STEPS])
+        self.assertEqual(self.checkpoints("again"), [STEPS])
+        self.assertEqual(self.best_states("again"), [best])
 
     def test_sizes_are_as_announced(self):
         for kind, words in self.homes.items():

@@ -58,6 +58,10 @@ class BestTest(ResumableTest):
             self.run_once(self.alone[key], steps, *more)
         self.assertEqual(read_bytes(self.path(f"{folder}/{name}")), read_bytes(self.path(f"{self.alone[key]}/{name}")))
 
+    def check_kept(self, out, newest, best):
+        """OUT has one checkpoint, and the weights of the best evaluation."""
+        self.assertEqual([self.checkpoints(out), self.best_states(out)], [[newest], [best]])
+
     def export(self, out, to, *more):
         return self.succeed("export", self.path(out), *more, "--out", self.path(to))
 
@@ -75,7 +79,7 @@ class Result(BestTest):
     def test_the_best(self):
         result = self.run_once("run", 60, save="30m")
         best, losses = self.check_overfitted("run"), self.losses("run")
-        self.assertEqual(self.checkpoints("run"), [best, 60])
+        self.check_kept("run", 60, best)
         self.assertIn("result: best by loss\n", result.err)
         self.assertEqual(self.best_line(result.err), (
             f"eval {losses[best]:.4f}", str(best), ", the result", "60", f"{losses[60]:.4f}",
@@ -111,8 +115,8 @@ class Result(BestTest):
     def test_the_last(self):
         result = self.run_once("last-one", 60, "--result", "last", save="30m")
         best, losses = self.check_overfitted("last-one"), self.losses("last-one")
-        self.assertEqual(self.checkpoints("last-one"), [best])
-        self.assertIn("kept: 1 and the best · reserved: ", result.err)
+        self.assertEqual([self.checkpoints("last-one"), self.best_states("last-one")], [[], [best]])
+        self.assertRegex(result.err, "kept: 1 and the best, [0-9.]+ KiB · reserved: ")
         self.assertIn("result: last\n", result.err)
         way = f"offload-train export {self.path('last-one')} --best --out DIR"
         self.assertEqual(self.best_line(result.err)[1:], (str(best), None, "60", f"{losses[60]:.4f}", way))
@@ -122,7 +126,7 @@ class Result(BestTest):
                          [best, best, 60])
         self.assertEqual([done["best_eval"], done["last_eval"]], [losses[best], losses[60]])
         # Only an evaluation that is better than all before it is saved.
-        saved = [event["step"] for event in self.log("last-one") if event["event"] == "checkpoint"]
+        saved = [event["step"] for event in self.log("last-one") if event["event"] == "best"]
         self.assertEqual(saved, [step for step in losses if all(losses[step] < losses[b] for b in losses if b < step)])
         self.check_model("last-one", 60)
         self.check_exported("last-one", best)
@@ -132,19 +136,20 @@ class Result(BestTest):
     def test_one_that_is_better_at_its_end(self):
         result = self.run_once("better", 2 * EVERY, save="30m")
         self.assertNotIn("best    ", result.err)
-        self.assertEqual(self.checkpoints("better"), [EVERY])
+        self.assertEqual([self.checkpoints("better"), self.best_states("better")], [[], [EVERY]])
         self.fail_with(3, "the model there is the best already", "export", self.path("better"), "--best", "--out",
                        self.path("x"))
         self.export("better", "better-gguf", "--best", "--gguf", "f32")
-        self.export("better", "newest")
+        self.fail_with(3, "is already an exported model", "export", self.path("better"), "--out", self.path("x"))
+        self.check_model("better", 2 * EVERY)
 
     def test_over_stops_and_later_checkpoints(self):
         """Also a run that ended just before its result was written: it resumes after its last step."""
         self.run_once("long", 40, "--result", "last", save="23")
         best = self.best_of("long")
-        self.assertEqual(self.checkpoints("long"), [best, 23])
+        self.check_kept("long", 23, best)
         self.run_once("long", 60, "--result", "last", "--resume", self.path("long/checkpoints"), save="20")
-        self.assertEqual(self.checkpoints("long"), [best, 60])
+        self.check_kept("long", 60, best)
         os.remove(self.path("long/finished.json"))
         os.remove(self.path("long/checkpoints/complete"))
         self.assertIn("at step %d, the result" % best, self.run_once("long", 60, "--result", "best", save="20").err)
@@ -156,7 +161,18 @@ class Result(BestTest):
         code, err = self.end_by(process, signal.SIGTERM)
         self.assertEqual(code, STOPPED, err)
         self.assertIn(f"at step {self.best_of('stopped')}", re.search("best    eval .*", err)[0])
-        self.assertIn(self.best_of("stopped"), self.checkpoints("stopped"))
+        best, newest = self.best_of("stopped"), self.checkpoints("stopped")[-1]
+        self.check_kept("stopped", newest, best)
+        # Its two states, and what cannot be done with the best one.
+        self.check_exported("stopped", best)
+        self.check_model("stopped-best", best)
+        folder = self.path(f"stopped/checkpoints/best/step-{best:08}")
+        self.assertIn(", the weights alone, made ", self.succeed("verify", folder).out)
+        said = self.succeed("verify", self.path("stopped")).out
+        self.assertIn(f"step {newest} of", said)
+        self.assertIn(f"step {best} of", said)
+        self.fail_with(3, f"{folder}: has the weights of an evaluated state without the optimizer's moments",
+                       *self.command("stopped", *self.evaluated, "--steps", "100000", "--resume", folder, save="30m"))
 
     def test_adapters(self):
         self.run_once("base", 30)
@@ -167,22 +183,22 @@ class Result(BestTest):
         self.run_once("lora", 60, *more, save="30m")
         best = self.best_of("lora")
         self.assertLess(best, 60)
-        self.assertEqual(self.checkpoints("lora"), [best, 60])
-        folder = self.path(f"lora/checkpoints/step-{best:08}")
+        self.check_kept("lora", 60, best)
+        folder = self.path(f"lora/checkpoints/best/step-{best:08}")
         size = sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder))
         adapters = os.path.getsize(self.path("lora/adapter_model.safetensors"))
-        self.assertLess(size, 8 * adapters)  # adapters alone, with their optimizer state
+        self.assertLess(size, 3 * adapters)  # adapters alone, without their moments
         self.check_model("lora", best, *more, name="adapter_model.safetensors")
         self.export("lora", "lora-last")
         self.check_model("lora-last", 60, *more, name="adapter_model.safetensors")
 
     def test_frozen_parts_and_nvme(self):
         """Frozen norms, and the other weights and their state on NVMe, to which checkpoints refer."""
-        more = ["--freeze", "norms"]
+        more = ["--freeze", "norms", "--dtype", "bf16"]
         self.run_once("nvme", 60, *more, *self.places["nvme"], save="30m")
         best = self.best_of("nvme")
         self.assertLess(best, 60)
-        self.assertEqual(self.checkpoints("nvme"), [best, 60])
+        self.check_kept("nvme", 60, best)
         self.check_model("nvme", best, *more)
         self.export("nvme", "nvme-last")
         self.check_model("nvme-last", 60, *more)
@@ -194,14 +210,14 @@ class Result(BestTest):
             more = ["--gpus", "2", "--shard", shard]
             self.run_once(out, 60, *more, save="30m")
             best = self.check_overfitted(out)
-            self.assertEqual(self.checkpoints(out), [best, 60])
+            self.check_kept(out, 60, best)
             self.check_model(out, best, *more)
 
     def test_the_last_state_cannot_be_saved(self):
         """Then the result is the last state, and the best one stays a checkpoint."""
         process = self.start("full", *self.evaluated, "--steps", "60", save="30m")
         folder = self.path("full/checkpoints")
-        self.wait_for(process, lambda: self.checkpoints("full"))
+        self.wait_for(process, lambda: self.best_states("full"))
         with open(os.path.join(folder, "step-00000060.partial"), "w", encoding="ascii"):
             pass  # stands in the way
         _, err = process.communicate(timeout=60)
@@ -226,7 +242,7 @@ class Result(BestTest):
                           result.err)
             self.succeed(*command)
             best = self.log(out)[-1]["result_step"]
-            self.assertEqual(self.checkpoints(out), [best, 60])
+            self.check_kept(out, 60, best)
             self.check_model(out, best, *more)
 
     def test_a_damaged_best_state(self):
@@ -234,7 +250,7 @@ class Result(BestTest):
         best = self.best_of("hurt")
         for name in "finished.json", "checkpoints/complete":
             os.remove(self.path(f"hurt/{name}"))
-        path = self.path(f"hurt/checkpoints/step-{best:08}/state.bin")
+        path = self.path(f"hurt/checkpoints/best/step-{best:08}/state.bin")
         with open(path, "r+b") as file:
             file.seek(os.path.getsize(path) // 2)
             file.write(b"damage!!")
@@ -358,17 +374,30 @@ class AddedLater(BestTest):
 
     def test_a_checkpoint_without_evaluation_is_not_the_best(self):
         self.resume("later", "--eval-every", "4")
-        self.assertEqual(self.checkpoints("later"), [self.best_of("later"), 60])
+        self.check_kept("later", 60, self.best_of("later"))
 
-    def test_an_evaluated_checkpoint_is_made_again(self):
-        """The resumed run evaluates its checkpoint's state, and that is the best one: its checkpoint gets the loss."""
+    def test_the_state_of_a_checkpoint_is_the_best(self):
+        """The resumed run evaluates its checkpoint's state, and saves its weights if no later one is better."""
         self.resume("again", "--eval-every", "10")
         best = self.best_of("again")
         self.assertIn(best, (10, 20))
-        self.assertIn(10, [event["step"] for event in self.log("again") if event["event"] == "checkpoint"])
-        record = json.loads(read_bytes(self.path(f"again/checkpoints/step-{best:08}/checkpoint.json")))
+        self.assertIn(10, [event["step"] for event in self.log("again") if event["event"] == "best"])
+        record = json.loads(read_bytes(self.path(f"again/checkpoints/best/step-{best:08}/checkpoint.json")))
         self.assertEqual(record["eval"]["last_step"], best)
-        self.assertEqual(self.checkpoints("again"), [best, 60])
+        self.check_kept("again", 60, best)
+
+    def test_the_checkpoint_of_a_stop_has_the_best_state(self):
+        """As if a signal had ended the run between the best evaluation and the save of its weights."""
+        self.run_once("whole", 60)
+        best = self.check_overfitted("whole")
+        self.run_once("right", best, save=str(best))
+        for name in "finished.json", "checkpoints/complete":
+            os.remove(self.path(f"right/{name}"))
+        self.assertEqual([self.checkpoints("right"), best in self.best_states("right")], [[best], False])
+        self.run_once("right", 60, save="30m")
+        self.assertEqual([event["step"] for event in self.log("right") if event["event"] == "best"][-1], best)
+        self.check_kept("right", 60, best)
+        self.check_model("right", best)
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ class Killed(FaultsTest):
         """The work of the next runs before their first step is interrupted too, at one call after another."""
         more = self.places["mixed"]
         self.clear("f")
-        self.assertEqual(self.run_with("kill:fsync:9", "f", *more).code, -signal.SIGKILL)
+        self.assertEqual(self.run_with("kill:fsync:6", "f", *more, where="/f/checkpoints/step-").code, -signal.SIGKILL)
         self.assertIn(2, self.checkpoints("f"))
         for n in range(1, 18, 1 if SLOW else 4):
             self.assertEqual(self.run_with(f"kill:any:{n}", "f", *more).code, -signal.SIGKILL)
@@ -106,19 +106,24 @@ class Failing(FaultsTest):
     """Disk errors under OUT/checkpoints. All checkpoints are kept, so that a later one cannot hide the damage of an
     earlier one."""
 
-    def check_failing(self, fault, more, whole, label, spoilt, where="/f/checkpoints"):
-        """A run on a failing disk ends with the same result as any other."""
+    def check_failing(self, fault, more, whole, label, spoilt, where="/f/checkpoints/step-"):
+        """A run on a failing disk ends with the same result as any other. spoilt: the checkpoints, or best states, that
+        could not be saved."""
         self.clear("f")
         result = self.run_with(fault, "f", *more, "--keep", "3", where=where)
         self.assertEqual(result.code, 0, f"{label}: {result.err}")
         self.check_equal("f", whole, label)
-        failed = [event for event in self.log("f") if event["event"] == "checkpoint_failed"]
-        made = [event["step"] for event in self.log("f") if event["event"] == "checkpoint"]
-        self.assertEqual([event["step"] for event in failed], spoilt, label)
-        self.assertEqual(sorted(made + spoilt), [2, 4, 6], label)
-        self.assertEqual(self.checkpoints("f"), made, label)
+        kind, what = ("best", "best state, that") if "/best" in where else ("checkpoint", "checkpoint")
+        failed = [event for event in self.log("f") if event["event"].endswith("_failed")]
+        self.assertEqual([(event["event"], event["step"]) for event in failed], [(f"{kind}_failed", n) for n in spoilt],
+                         label)
+        made = {name: [event["step"] for event in self.log("f") if event["event"] == name]
+                for name in ("checkpoint", "best")}
+        self.assertEqual(made["checkpoint"], [n for n in (2, 4, 6) if kind == "best" or n not in spoilt], label)
+        self.assertEqual([self.checkpoints("f"), self.best_states("f")], [made["checkpoint"], made["best"][-1:]], label)
+        self.assertFalse(set(spoilt) & set(made[kind]), label)
         for event in failed:
-            self.assertIn(f"could not save the checkpoint of step {event['step']}: {event['error']}\n", result.err, label)
+            self.assertIn(f"could not save the {what} of step {event['step']}: {event['error']}\n", result.err, label)
         self.check_tidy("f", label, keep=3)
 
     def saves(self, calls):
@@ -128,7 +133,7 @@ class Failing(FaultsTest):
         for call, path in calls:
             step = re.search(r"/step-(\d+)" + ("$" if call == "rename" else ".partial"), path)
             last = int(step[1]) if step else last
-            flushes_name = call == "fsync" and path == "/f/checkpoints" and before == "rename"
+            flushes_name = call == "fsync" and path.startswith("/f/checkpoints") and before == "rename"
             yield last if flushes_name or (step and call != "unlink") else None
             before = call
 
@@ -147,8 +152,8 @@ class Failing(FaultsTest):
 
     def test_a_disk_that_is_full(self):
         for more, whole in self.each_plan(("host", "mixed")):
-            self.check_failing("enospc:fallocate:2", more, whole, more, [2])
-            self.check_failing("enospc:fallocate:2+", more, whole, more, [2, 4, 6])
+            self.check_failing("enospc:fallocate:1", more, whole, more, [2])
+            self.check_failing("enospc:fallocate:1+", more, whole, more, [2, 4, 6])
             self.check_failing("enospc:bytes:5000", more, whole, more, [2, 4, 6])
 
 

@@ -53,7 +53,7 @@ class Local(LocalTest):
         self.assertEqual((best, done["best_eval_step"]), (best, best))
         self.assertLess(best, 8)
         for host in 0, 1:
-            self.assertEqual(self.checkpoints(f"back-{host}"), [best, 8])
+            self.assertEqual([self.checkpoints(f"back-{host}"), self.best_states(f"back-{host}")], [[8], [best]])
         self.assertIn("the result; after the last step, 8, it is", first.err)
         self.assertIn("copy that checkpoint's directory of every host into one, then export it", first.err)
         whole = self.whole(*more, "--steps", str(best), "--gpus", "1")

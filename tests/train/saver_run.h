@@ -11,13 +11,14 @@
 #include <unistd.h>
 
 #include "src/checkpoint/catalog.h"
+#include "src/checkpoint/reader.h"
 #include "src/train/out_name.h"
 #include "src/train/saver_state.h"
 
 enum { SEQ_LEN = 64, MODEL_BYTES = 3 << 20 };
 
 struct run {
-    char *root, out[500], parent[600], aside[620];
+    char *root, out[500], parent[600], best[620], aside[620];
     struct ot_options options;
     struct ot_settings settings;
     struct ot_session session;
@@ -36,6 +37,7 @@ static inline int open_folder(void **state) {
     snprintf(r->out, sizeof r->out, "%s/out", r->root);
     snprintf(r->parent, sizeof r->parent, "%s/checkpoints", r->out);
     assert_int_equal(mkdir(r->out, 0777), 0);
+    snprintf(r->best, sizeof r->best, "%s/best", r->parent);
     snprintf(r->aside, sizeof r->aside, "%s.old", r->parent);
     r->sharing = (struct ot_out_sharing){.leads = true, .sharers = 1};
     *state = r;
@@ -92,12 +94,11 @@ static inline void open_saver(struct run *r, const char *words) {
 }
 
 /* The run goes on in another process, from its checkpoint of this step. */
-static inline void reopen(struct run *r, int64_t step, bool is_rated) {
+static inline void reopen(struct run *r, int64_t step) {
     char *dir;
     ot_saver_close(r->saver);
     check_ok(ot_checkpoint_name(r->parent, step, &dir));
     r->config.step = step;
-    r->config.is_rated = is_rated;
     r->config.resumed = dir;
     r->config.is_own = true;
     check_ok(ot_saver_open(&r->config, &r->saver));
@@ -126,6 +127,14 @@ static inline struct ot_checkpoint_record record_of(int64_t step, double eval) {
 static inline void save(struct run *r, int64_t step, double eval) {
     struct ot_checkpoint_record record = record_of(step, eval);
     check_ok(ot_saver_begin(r->saver, &record, 0));
+    check_ok(ot_saver_poll(r->saver, true));
+    assert_false(ot_saver_is_under_way(r->saver));
+}
+
+/* The evaluated state alone. */
+static inline void save_best(struct run *r, int64_t step, double eval) {
+    struct ot_checkpoint_record record = record_of(step, eval);
+    check_ok(ot_saver_begin_best(r->saver, &record, 0));
     check_ok(ot_saver_poll(r->saver, true));
     assert_false(ot_saver_is_under_way(r->saver));
 }

@@ -12,31 +12,131 @@ static void expect_best(const struct run *r, int64_t step, double eval) {
         assert_true(loss == eval);
 }
 
-/* Of checkpoints with equal losses the oldest is the best. */
+static bool wants(const struct run *r, int64_t step, double cost) {
+    return ot_saver_wants_best(r->saver, step, cost);
+}
+
+/* The best state is saved by its weights alone. The one before it is removed after that. */
 static void the_best_stays_beside_the_newest(void **state) {
     struct run *r = *state;
     r->config.evaluates = true;
     open_saver(r, "--save-every 10 --keep 1");
     assert_true(r->saver->keeps_best);
-    assert_true(ot_saver_wants_best(r->saver, 9) && !ot_saver_wants_best(r->saver, NAN));
+    assert_true(wants(r, 1, 9) && !wants(r, 1, NAN));
     save(r, 1, NAN);
     expect_best(r, -1, 0);
-    save(r, 2, 3);
+    save_best(r, 2, 3);
     expect_best(r, 2, 3);
-    assert_true(ot_saver_wants_best(r->saver, 2.9) && !ot_saver_wants_best(r->saver, 3));
-    save(r, 3, 2);
+    assert_true(wants(r, 3, 2.9) && !wants(r, 3, 3) && !wants(r, 2, 3));
+    save_best(r, 3, 2);
+    expect_steps(r->best, STEPS(3));
+    expect_steps(r->parent, STEPS(1));
     save(r, 4, 2);
     save(r, 5, NAN);
     save(r, 6, 2.5);
     expect_best(r, 3, 2);
-    expect_steps(r->parent, STEPS(6, 3));
-    reopen(r, 6, true);
+    expect_steps(r->parent, STEPS(6));
+    expect_steps(r->best, STEPS(3));
+    assert_int_equal(ot_saver_last_step(r->saver), 6);
+    reopen(r, 6);
     expect_best(r, 3, 2);
-    save(r, 7, 1);
+    save_best(r, 7, 1);
     expect_best(r, 7, 1);
-    expect_steps(r->parent, STEPS(7));
-    save(r, 8, 1.5);
-    expect_steps(r->parent, STEPS(8, 7));
+    expect_steps(r->best, STEPS(7));
+    expect_steps(r->parent, STEPS(6));
+    assert_int_equal(ot_saver_last_step(r->saver), 6);
+    assert_true(ot_saver_has(r->saver, 6) && !ot_saver_has(r->saver, 7));
+}
+
+static int64_t bytes_of(const char *parent, int64_t step) {
+    struct ot_checkpoint *checkpoint;
+    char *dir;
+    check_ok(ot_checkpoint_name(parent, step, &dir));
+    check_ok(ot_checkpoint_open(dir, &checkpoint));
+    int64_t bytes = ot_checkpoint_bytes(checkpoint);
+    ot_checkpoint_close(checkpoint);
+    free(dir);
+    return bytes;
+}
+
+/* In bf16 a checkpoint has 12 bytes a parameter, and the best state 4. Both have the same values. */
+static void the_best_state_is_a_third_of_a_checkpoint(void **state) {
+    struct run *r = *state;
+    int64_t copied, referred;
+    r->config.evaluates = true;
+    open_saver(r, "--save-every 10 --dtype bf16");
+    save_best(r, 1, 3);
+    save(r, 1, 3);
+    ot_saver_bytes(&r->session, &copied, &referred);
+    int64_t best = ot_saver_best_bytes(&r->session), params = ot_model_param_count(&r->session.model.config);
+    assert_true(best >= 4 * params && best < 5 * params && copied >= 12 * params);
+    assert_true(bytes_of(r->best, 1) < 5 * params && bytes_of(r->parent, 1) >= 12 * params);
+    expect_best(r, 1, 3);
+    assert_false(r->saver->best_is_whole); /* the weights alone came first */
+    const char *parents[] = {r->parent, r->best};
+    float values[2][64];
+    for (int i = 0; i < 2; i++) {
+        struct ot_checkpoint *checkpoint;
+        struct ot_checkpoint_master *master;
+        char *dir;
+        check_ok(ot_checkpoint_name(parents[i], 1, &dir));
+        check_ok(ot_checkpoint_open(dir, &checkpoint));
+        check_ok(ot_checkpoint_master_open(checkpoint, OT_IO_AUTO, NULL, &master));
+        check_ok(ot_checkpoint_master_get(master, 1, 0, 64, values[i]));
+        ot_checkpoint_master_close(master);
+        ot_checkpoint_close(checkpoint);
+        free(dir);
+    }
+    assert_memory_equal(values[0], values[1], sizeof values[0]);
+}
+
+/* A signal may end the run after an evaluation and before its state is saved alone: then the checkpoint of
+ * the stop has it. It stays until a better state is saved, or this one by its weights alone. */
+static void a_rated_checkpoint_stays_until_a_better_state_is_saved(void **state) {
+    struct run *r = *state;
+    r->config.evaluates = true;
+    open_saver(r, "--save-every 10 --keep 1");
+    save_best(r, 1, 5);
+    save(r, 2, 3);
+    assert_true(r->saver->best_is_whole);
+    save(r, 3, NAN);
+    expect_best(r, 2, 3);
+    expect_steps(r->parent, STEPS(3, 2));
+    reopen(r, 3);
+    assert_true(r->saver->best_is_whole);
+    expect_best(r, 2, 3);
+    assert_true(wants(r, 2, 3) && !wants(r, 3, 3)); /* the run resumes after step 2, or after step 3 */
+    save_best(r, 2, 3);
+    assert_false(r->saver->best_is_whole || wants(r, 2, 3));
+    expect_steps(r->best, STEPS(2));
+    expect_steps(r->parent, STEPS(3));
+    save(r, 4, 2);
+    save(r, 5, NAN);
+    expect_steps(r->parent, STEPS(5, 4));
+    save_best(r, 6, 1);
+    expect_best(r, 6, 1);
+    expect_steps(r->best, STEPS(6));
+    expect_steps(r->parent, STEPS(5));
+}
+
+/* The run was killed after a better state had its name, and before the older one was removed. */
+static void of_two_best_states_the_better_one_stays(void **state) {
+    struct run *r = *state;
+    char *dir, kept[700];
+    r->config.evaluates = true;
+    open_saver(r, "--save-every 10");
+    save(r, 1, NAN);
+    save_best(r, 2, 3);
+    check_ok(ot_checkpoint_name(r->best, 2, &dir));
+    snprintf(kept, sizeof kept, "%s/kept", r->best);
+    assert_int_equal(rename(dir, kept), 0);
+    save_best(r, 3, 2.5);
+    assert_int_equal(rename(kept, dir), 0);
+    free(dir);
+    expect_steps(r->best, STEPS(3, 2));
+    reopen(r, 1);
+    expect_best(r, 3, 2.5);
+    expect_steps(r->best, STEPS(3));
 }
 
 static void a_run_that_does_not_evaluate_keeps_no_best(void **state) {
@@ -45,36 +145,38 @@ static void a_run_that_does_not_evaluate_keeps_no_best(void **state) {
     save(r, 1, 1);
     save(r, 2, 2);
     expect_steps(r->parent, STEPS(2));
-    assert_false(ot_saver_wants_best(r->saver, 0.5));
+    assert_false(wants(r, 2, 0.5));
 }
 
 static void without_regular_saves_the_best_is_not_asked_for(void **state) {
     struct run *r = *state;
     r->config.evaluates = true;
     open_saver(r, "--save-every never");
-    assert_false(ot_saver_wants_best(r->saver, 1));
+    assert_false(wants(r, 1, 1));
     assert_int_equal(ot_disk_reserved(r->parent), 0);
     assert_false(ot_saver_is_regular(r->session.options));
 }
 
 /* The evaluated state that is being saved goes for a later one with the same loss. */
-static void the_checkpoint_under_way_counts(void **state) {
+static void the_state_under_way_counts(void **state) {
     struct run *r = *state;
-    struct ot_checkpoint_record record = record_of(1, 3);
+    struct ot_checkpoint_record record = record_of(1, 3), next = record_of(2, 2);
     r->config.evaluates = true;
     open_saver(r, "--save-every 10");
-    check_ok(ot_saver_begin(r->saver, &record, 0));
+    check_ok(ot_saver_begin_best(r->saver, &record, 0));
     assert_true(ot_saver_is_under_way(r->saver));
-    assert_true(ot_saver_wants_best(r->saver, 2.5));
-    assert_false(ot_saver_wants_best(r->saver, 3));
-    assert_false(ot_saver_wants_best(r->saver, 3.5));
-    assert_int_equal(ot_saver_last_step(r->saver), -1);
-    assert_null(ot_saver_last_dir(r->saver));
+    assert_true(wants(r, 2, 2.5));
+    assert_false(wants(r, 2, 3));
+    assert_false(wants(r, 2, 3.5));
     check_ok(ot_saver_poll(r->saver, true));
-    assert_int_equal(ot_saver_last_step(r->saver), 1);
+    assert_int_equal(ot_saver_last_step(r->saver), -1); /* no run can resume from it */
+    assert_null(ot_saver_last_dir(r->saver));
+    check_ok(ot_saver_begin(r->saver, &next, 0)); /* a checkpoint under way is not the best state alone */
+    assert_true(wants(r, 2, 2));
+    check_ok(ot_saver_poll(r->saver, true));
+    assert_int_equal(ot_saver_last_step(r->saver), 2);
     assert_non_null(ot_saver_last_dir(r->saver));
-    save(r, 2, NAN); /* is under way no more, nor is its loss */
-    assert_true(ot_saver_wants_best(r->saver, 2.5));
+    assert_true(wants(r, 3, 1.5));
 }
 
 static void a_caller_may_wait_for_the_checkpoint_under_way(void **state) {
@@ -96,28 +198,19 @@ static int64_t written_at(const struct run *r) {
     return (int64_t)info.st_ino;
 }
 
-/* A checkpoint of the same step is made again only if its state has been evaluated since. */
-static void a_step_is_saved_again_once_it_is_rated(void **state) {
+static void a_step_is_saved_once(void **state) {
     struct run *r = *state;
     r->config.evaluates = true;
     open_saver(r, "--save-every 10 --keep 9");
     save(r, 1, NAN);
     int64_t first = written_at(r);
     save(r, 1, NAN);
-    assert_int_equal(written_at(r), first);
     save(r, 1, 3);
-    expect_best(r, 1, 3);
-    int64_t second = written_at(r);
-    assert_int_not_equal(second, first);
-    save(r, 1, 2);
-    assert_int_equal(written_at(r), second);
-    reopen(r, 1, true);
+    assert_int_equal(written_at(r), first);
+    reopen(r, 1);
     assert_true(ot_saver_has(r->saver, 1) && !ot_saver_has(r->saver, 2));
     save(r, 1, 3);
-    assert_int_equal(written_at(r), second);
-    reopen(r, 1, false);
-    save(r, 1, 3);
-    assert_int_not_equal(written_at(r), second);
+    assert_int_equal(written_at(r), first);
     check_ok(ot_checkpoint_remove(ot_saver_last_dir(r->saver)));
     assert_false(ot_saver_has(r->saver, 1));
     save(r, 1, 3);
@@ -173,6 +266,25 @@ static void a_new_run_removes_old_checkpoints_after_its_first(void **state) {
     assert_int_equal(mkdir(r->aside, 0777), 0);
     save(r, 6, NAN);
     assert_int_equal(access(r->aside, F_OK), 0);
+}
+
+/* Also if it is all that the other run has left. */
+static void a_new_run_sets_the_best_state_aside_too(void **state) {
+    struct run *r = *state;
+    char aside[700];
+    snprintf(aside, sizeof aside, "%s/best", r->aside);
+    r->config.evaluates = true;
+    open_saver(r, "--save-every 10 --keep 9");
+    save_best(r, 1, 3);
+    ot_saver_close(r->saver);
+    expect_steps(r->best, STEPS(1));
+    check_ok(ot_saver_open(&r->config, &r->saver)); /* a new run */
+    expect_best(r, -1, 0);
+    expect_steps(aside, STEPS(1));
+    assert_int_equal(access(r->best, F_OK), -1);
+    save_best(r, 2, 4);
+    expect_best(r, 2, 4);
+    assert_int_equal(access(r->aside, F_OK), -1);
 }
 
 static void the_model_alone_replaces_old_checkpoints_too(void **state) {
@@ -255,21 +367,41 @@ static void the_next_save_is_made_after_one_that_failed(void **state) {
     struct run *r = *state;
     r->config.evaluates = true;
     open_saver(r, "--save-every 10 --keep 1");
-    save(r, 1, 3);
+    save(r, 1, NAN);
     int64_t reserved = ot_disk_reserved(r->parent);
     stand_in_the_way(r, 2, true);
-    save(r, 2, 2);
+    save(r, 2, NAN);
     check_fails(ot_saver_failure(r->saver), OT_E_INPUT, "step-00000002");
     assert_int_equal(ot_saver_last_step(r->saver), 1);
     assert_true(ot_saver_has(r->saver, 1) && !ot_saver_has(r->saver, 2));
-    expect_best(r, 1, 3);
-    assert_true(ot_saver_wants_best(r->saver, 2));
     assert_int_equal(ot_disk_reserved(r->parent), reserved);
     stand_in_the_way(r, 2, false);
-    save(r, 2, 2);
+    save(r, 2, NAN);
     assert_int_equal(ot_saver_last_step(r->saver), 2);
     expect_steps(r->parent, STEPS(2));
+}
+
+static void a_best_state_that_cannot_be_saved_changes_nothing(void **state) {
+    struct run *r = *state;
+    r->config.evaluates = true;
+    open_saver(r, "--save-every 10 --keep 1");
+    save(r, 1, NAN);
+    save_best(r, 1, 3);
+    int64_t reserved = ot_disk_reserved(r->parent);
+    char way[700];
+    snprintf(way, sizeof way, "%s/step-00000002", r->best);
+    write_under(r->best, "step-00000002", "");
+    save_best(r, 2, 2);
+    check_fails(ot_saver_failure(r->saver), OT_E_INPUT, "best/step-00000002: a checkpoint needs this name");
+    expect_best(r, 1, 3);
+    assert_true(wants(r, 2, 2));
+    assert_int_equal(ot_disk_reserved(r->parent), reserved);
+    assert_int_equal(unlink(way), 0);
+    save_best(r, 2, 2);
     expect_best(r, 2, 2);
+    expect_steps(r->best, STEPS(2));
+    assert_int_equal(ot_disk_reserved(r->parent), reserved);
+    expect_steps(r->parent, STEPS(1));
 }
 
 /* A run that is about to end keeps every checkpoint, and needs no space for later ones. */
@@ -285,7 +417,7 @@ static void the_last_save_removes_nothing(void **state) {
     check_ok(ot_saver_save_in(r->saver, NULL, &record));
     expect_steps(r->parent, STEPS(2, 1));
     assert_int_equal(ot_disk_reserved(r->parent), 0);
-    assert_false(ot_saver_wants_best(r->saver, 1));
+    assert_false(wants(r, 3, 1));
     int64_t made = written_at(r);
     check_ok(ot_saver_save_in(r->saver, other, &record)); /* has it already */
     assert_int_equal(written_at(r), made);
@@ -315,11 +447,16 @@ int main(void) {
 #define saver_test(test) cmocka_unit_test_setup_teardown(test, open_folder, close_run)
     const struct CMUnitTest tests[] = {
         saver_test(the_best_stays_beside_the_newest),
+        saver_test(the_best_state_is_a_third_of_a_checkpoint),
+        saver_test(a_rated_checkpoint_stays_until_a_better_state_is_saved),
+        saver_test(of_two_best_states_the_better_one_stays),
+        saver_test(a_best_state_that_cannot_be_saved_changes_nothing),
+        saver_test(a_new_run_sets_the_best_state_aside_too),
         saver_test(a_run_that_does_not_evaluate_keeps_no_best),
         saver_test(without_regular_saves_the_best_is_not_asked_for),
-        saver_test(the_checkpoint_under_way_counts),
+        saver_test(the_state_under_way_counts),
         saver_test(a_caller_may_wait_for_the_checkpoint_under_way),
-        saver_test(a_step_is_saved_again_once_it_is_rated),
+        saver_test(a_step_is_saved_once),
         saver_test(a_save_is_due_by_steps_epochs_or_time),
         saver_test(a_new_run_removes_old_checkpoints_after_its_first),
         saver_test(the_model_alone_replaces_old_checkpoints_too),

@@ -51,13 +51,41 @@ static void space_for_all_that_is_to_come(void **state) {
     expect_reserved(r, 0, bytes); /* the writer has the rest */
     check_ok(ot_saver_poll(r->saver, true));
     expect_reserved(r, 1, bytes);
-    reopen(r, 3, false);
+    reopen(r, 3);
     expect_reserved(r, 1, bytes);
-    r->saver->keeps_best = true;
-    check_ok(ot_saver_hold_space(r->saver));
-    expect_reserved(r, 2, bytes);
     ot_saver_make_room(r->saver);
     assert_int_equal(ot_disk_reserved(r->parent), 0);
+}
+
+/* The best state needs its weights alone. While it is made, it takes the place of the next checkpoint. */
+static void space_for_the_best_state(void **state) {
+    struct run *r = *state;
+    need_reserving(r);
+    r->config.evaluates = true;
+    open_saver(r, "--save-every 10 --keep 1 --dtype bf16");
+    int64_t bytes = own_bytes(r), best = ot_saver_own_best_bytes(&r->session);
+    assert_true(best < bytes / 2);
+    assert_int_equal(ot_disk_reserved(r->parent), blocks(2 * bytes + best + MODEL_BYTES));
+    save(r, 1, NAN);
+    assert_int_equal(ot_disk_reserved(r->parent), blocks(bytes + best + MODEL_BYTES));
+    struct ot_checkpoint_record record = record_of(2, 3);
+    check_ok(ot_saver_begin_best(r->saver, &record, 0));
+    expect_reserved(r, 1, bytes); /* the writer has the rest */
+    check_ok(ot_saver_poll(r->saver, true));
+    expect_reserved(r, 1, bytes);
+    record = record_of(3, 2);
+    check_ok(ot_saver_begin_best(r->saver, &record, 0));
+    assert_int_equal(ot_disk_reserved(r->parent), blocks(bytes - best + MODEL_BYTES));
+    check_ok(ot_saver_poll(r->saver, true));
+    expect_reserved(r, 1, bytes);
+    save(r, 4, 1);
+    expect_reserved(r, 1, bytes);
+    struct ot_saver sv = {.config = r->config, .parent = r->parent, .keeps_best = true};
+    r->config.model_bytes = sv.config.model_bytes = (int64_t)1 << 60;
+    check_fails(ot_saver_hold_space(&sv), OT_E_IO, "the model and 1 checkpoint at a time, but only");
+    check_ok(ot_checkpoint_clear(r->parent));
+    check_fails(ot_saver_hold_space(&sv), OT_E_IO,
+                "the model, 2 checkpoints at a time and the best state, but only");
 }
 
 /* Each directory needs room for the parts of the ranks that share it. Without shards it has one whole
@@ -149,18 +177,17 @@ static void a_limit_of_file_sizes_is_an_error(void **state) {
     check_ok(ot_disk_check_file_size("a file", before.rlim_cur == RLIM_INFINITY ? INT64_MAX : 1));
 }
 
-/* The checkpoints that refer to the store: those that stay, the best, and the one that is made. */
+/* The checkpoints that refer to the store: those that stay, and the one that is made. The best state is
+ * copied. */
 static void the_plan_keeps_data_for_the_checkpoints_that_stay(void **state) {
     struct run *r = *state;
     plan(r, "NVME --save-every 10 --keep 2");
     struct ot_options *o = &r->settings.in_effect;
     o->eval_fraction = 0.1;
-    assert_int_equal(ot_saver_pinned_contents(&r->session, r->parent), 4);
+    assert_int_equal(ot_saver_pinned_contents(&r->session, r->parent), 3);
     o->eval_fraction = 0;
     assert_int_equal(ot_saver_pinned_contents(&r->session, r->parent), 3);
-    o->eval_data = "e";
-    assert_int_equal(ot_saver_pinned_contents(&r->session, r->parent), 4);
-    o->keep = OT_PLAN_MAX_PINNED_CONTENTS - 2;
+    o->keep = OT_PLAN_MAX_PINNED_CONTENTS - 1;
     assert_int_equal(ot_saver_pinned_contents(&r->session, r->parent), OT_PLAN_MAX_PINNED_CONTENTS);
     o->keep++;
     assert_int_equal(ot_saver_pinned_contents(&r->session, r->parent), 0);
@@ -170,7 +197,6 @@ static void the_plan_keeps_data_for_the_checkpoints_that_stay(void **state) {
     r->session.machine.store.no_verify = false;
     r->session.machine.store.n_dirs = 0;
     assert_int_equal(ot_saver_pinned_contents(&r->session, r->parent), 0);
-    o->eval_data = NULL; /* is not the options' own */
 }
 
 /* ---- time ---- */
@@ -201,6 +227,7 @@ int main(void) {
 #define saver_test(test) cmocka_unit_test_setup_teardown(test, open_folder, close_run)
     const struct CMUnitTest tests[] = {
         saver_test(space_for_all_that_is_to_come),
+        saver_test(space_for_the_best_state),
         saver_test(space_for_the_parts_of_the_ranks_that_share_a_directory),
         saver_test(a_disk_that_is_too_small_is_an_error),
         saver_test(a_limit_of_file_sizes_is_an_error),

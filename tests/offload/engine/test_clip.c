@@ -37,7 +37,7 @@ static void put_slab(const struct tiny_engine *tiny, int slab, struct dice *dice
         int64_t end = half ? params : params / 2;
         for (int64_t first = half * (params / 2), n; first < end; first += n) {
             n = 1 + (int64_t)throw_below(dice, (size_t)(end - first));
-            struct ot_segment segment = {slab, first, n, true, true, OT_STATE_F32, OT_MASTERS_F32};
+            struct ot_segment segment = {slab, first, n, true, true, OT_STATE_F32, OT_MASTERS_F32, false};
             float *values = make_segment(&segment);
             *n_held += ot_engine_holds(tiny->engine, &segment);
             assert_int_equal(ot_engine_put(tiny->engine, &segment, values),
@@ -79,7 +79,7 @@ static void *put_all(void *context) {
     for (int slab = 0; slab < tiny.chain.n_slabs; slab++)
         check_slab(&tiny, &m->run.plan, slab);
     struct ot_segment outside = {
-        0, tiny.chain.slabs[0].n_params, 1, true, true, OT_STATE_F32, OT_MASTERS_F32};
+        0, tiny.chain.slabs[0].n_params, 1, true, true, OT_STATE_F32, OT_MASTERS_F32, false};
     check_fails(ot_engine_put(tiny.engine, &outside, &outside), OT_E_INTERNAL, "there are no parameters");
     assert_false(ot_engine_holds(tiny.engine, &outside));
     tiny_close(&tiny);

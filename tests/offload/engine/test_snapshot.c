@@ -163,9 +163,7 @@ static void large_tiles_come_in_segments(void **state) {
         for (size_t i = 0; i < first.engine->layout.buffers[slots].bytes; i++)
             assert_int_equal(memory[i], 0x5a);
         int tile = first.engine->layout.snapshot_tile;
-        assert_true(run.plan.pinned_contents
-                        ? tile == OT_NO_BUFFER
-                        : first.engine->snapshot->tile_memory == ot_engine_at(first.engine, tile));
+        assert_true(first.engine->snapshot->tile_memory == ot_engine_at(first.engine, tile));
         tiny_keeper_check(&k, ot_model_chain(first.model));
         assert_true(k.n_segments > ot_model_chain(first.model)->n_slabs);
         ot_pins_free(pins);
@@ -277,6 +275,70 @@ static void slabs_split_between_device_and_nvme(void **state) {
     check_values(&run, &k, &given);
     tiny_result_free(&given);
     tiny_keeper_close(&k);
+}
+
+/* The masters of all parameters, and nothing of the moments. */
+static void check_weights_alone(struct tiny_run *run, struct tiny_keeper *k,
+                                const struct tiny_result *given) {
+    struct tiny_engine second;
+    struct tiny_result got = *given;
+    got.n_values = 0;
+    tiny_plan(run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 0);
+    tiny_open(run, &second);
+    tiny_keeper_put_back(k, second.engine);
+    tiny_read(&second, &got);
+    const struct ot_chain *chain = ot_model_chain(second.model);
+    size_t one = ot_dtype_bytes(chain->dtype), at = 0, bytes = 0;
+    if (chain->dtype != OT_F32 && chain->masters == OT_MASTERS_F32)
+        one += chain->dtype == OT_BF16 ? sizeof(int16_t) : sizeof(float);
+    for (int s = 0; s < chain->n_slabs; s++) {
+        size_t n = (size_t)chain->slabs[s].n_params;
+        assert_memory_equal(got.values + at, given->values + at, n * sizeof *got.values);
+        for (size_t i = n; i < 3 * n; i++)
+            assert_true(got.values[at + i] == 0);
+        at += 3 * n;
+        bytes += n * one;
+    }
+    for (int i = 0; i < k->n_segments; i++) {
+        assert_true(k->segments[i].segment.lacks_moments && k->segments[i].bytes);
+        bytes -= ot_segment_bytes(k->dtype, &k->segments[i].segment);
+    }
+    assert_int_equal(bytes, 0);
+    tiny_result_free(&got);
+    tiny_close(&second);
+    ot_plan_free(&run->plan);
+}
+
+/* A snapshot without the moments has the exact model of its step, while later steps run, and copies also
+ * what it could refer to. */
+static void the_weights_alone(void **state) {
+    (void)state;
+    for (int variant = 0; variant < (tests_are_brief() ? 2 : 8); variant++) {
+        struct tiny_run run;
+        struct tiny_engine tiny;
+        struct tiny_result given = {0};
+        struct ot_pins *pins;
+        struct tiny_keeper k;
+        tiny_defaults(&run, 1 + variant % 3, variant & 1, (enum ot_dtype)(variant % 3));
+        run.state = (enum ot_state_format)(variant / 3 % OT_STATE_FORMATS);
+        run.masters = variant % 6 == 4 ? OT_MASTERS_NONE : OT_MASTERS_F32;
+        random_plan(&run, (uint64_t)variant + 50, variant & 1 ? 2 : 0);
+        train_to_split(&run, &tiny, &given);
+        tiny_keeper_open(&k, &run, 1, 100);
+        struct ot_snapshot_config config = tiny_keeper_config(&k);
+        config.weights_alone = true;
+        check_ok(ot_engine_snapshot(tiny.engine, &config));
+        tiny_steps(&run, tiny.engine, SPLIT, TINY_STEPS, &given);
+        check_ok(ot_engine_snapshot_finish(tiny.engine, &pins));
+        assert_null(pins);
+        check_ok(ot_engine_drain(tiny.engine));
+        tiny_keeper_check(&k, ot_model_chain(tiny.model));
+        tiny_close(&tiny);
+        ot_plan_free(&run.plan);
+        check_weights_alone(&run, &k, &given);
+        tiny_result_free(&given);
+        tiny_keeper_close(&k);
+    }
 }
 
 /* A snapshot that was given up ends with an error, and the next one is whole. The sink holds the first one's
@@ -515,6 +577,7 @@ int main(void) {
         cmocka_unit_test(large_tiles_come_in_segments),
         cmocka_unit_test(streamed_updates_wait),
         cmocka_unit_test(slabs_split_between_device_and_nvme),
+        cmocka_unit_test(the_weights_alone),
         cmocka_unit_test(a_snapshot_after_one_given_up),
         cmocka_unit_test(two_snapshots_kept),
         cmocka_unit_test(failing_sinks),

@@ -179,7 +179,7 @@ static void *put_segments(void *arg) {
     for (int s = 0; s < p->chain->n_slabs; s++)
         for (int64_t first = 0, n = p->chain->slabs[s].n_params; first < n; first += OT_SLAB_ALIGN_PARAMS) {
             struct ot_segment segment = {s,    first,           OT_SLAB_ALIGN_PARAMS, true,
-                                         true, p->chain->state, p->chain->masters};
+                                         true, p->chain->state, p->chain->masters,    false};
             if (number++ % p->count == p->number && p->rc == 0)
                 p->rc = put_segment(p->engine, p->chain->dtype, &segment);
         }

@@ -121,7 +121,7 @@ static void results_have_room(void **state) {
     }
 }
 
-/* A snapshot has a buffer for copies of tiles on nvme only if none of their contents can be kept. */
+/* A snapshot has a buffer for copies of tiles on nvme, also if checkpoints can refer to these. */
 static void a_snapshot_has_room_for_a_tile_it_copies(void **state) {
     (void)state;
     for (int mix = 0; mix < 8; mix++) {
@@ -138,7 +138,7 @@ static void a_snapshot_has_room_for_a_tile_it_copies(void **state) {
         }
         const struct ot_buffer *buffers = make(&u, &l);
         assert_int_equal(l.snapshot_slots != OT_NO_BUFFER, snapshots);
-        assert_int_equal(l.snapshot_tile != OT_NO_BUFFER, snapshots && nvme && !kept);
+        assert_int_equal(l.snapshot_tile != OT_NO_BUFFER, snapshots && nvme);
         if (l.snapshot_tile != OT_NO_BUFFER)
             assert_int_equal(buffers[l.snapshot_tile].bytes, TILE * 10); /* m, v and lo, no weights */
         for (int s = 0; nvme && s < BLOCKS; s++) {
@@ -280,6 +280,26 @@ static void compact_arrays_of_a_part_follow_each_other(void **state) {
     assert_int_equal(ot_segment_bytes(OT_BF16, &segment), 4 * 2048 + 256);
     const struct ot_chain bare = {.dtype = OT_BF16, .state = OT_STATE_8BIT, .masters = OT_MASTERS_NONE};
     assert_int_equal(ot_state_bytes(&bare, 64), 2 * 64 + 8);
+}
+
+/* Without the moments the rest comes first, and the weights follow. */
+static void the_moments_may_lack(void **state) {
+    (void)state;
+    static const size_t rest[] = {[OT_F32] = 0, [OT_BF16] = 2, [OT_F16] = 4};
+    static const size_t weights[] = {[OT_F32] = 4, [OT_BF16] = 2, [OT_F16] = 2};
+    struct ot_segment segment = {.n = 1000, .has_state = true, .has_weights = true, .lacks_moments = true};
+    for (int i = OT_F32; i <= OT_F16; i++) {
+        check_place((enum ot_dtype)i, &segment, OT_SEGMENT_M, 0, 0);
+        check_place((enum ot_dtype)i, &segment, OT_SEGMENT_V, 0, 0);
+        check_place((enum ot_dtype)i, &segment, OT_SEGMENT_MASTER_REST, 0, rest[i]);
+        check_place((enum ot_dtype)i, &segment, OT_SEGMENT_WEIGHTS, 1000 * rest[i], weights[i]);
+        assert_int_equal(ot_segment_bytes((enum ot_dtype)i, &segment), 1000 * (rest[i] + weights[i]));
+    }
+    segment.state = OT_STATE_8BIT; /* nor are there scales */
+    segment.masters = OT_MASTERS_NONE;
+    assert_int_equal(ot_segment_bytes(OT_BF16, &segment), 2 * 1000);
+    segment.has_weights = false;
+    assert_int_equal(ot_segment_bytes(OT_BF16, &segment), 0);
 }
 
 /* A slot of a snapshot fits the largest segment of any kind, without one page more. */
@@ -489,6 +509,7 @@ int main(void) {
         cmocka_unit_test(gradients_take_the_place_of_sums),
         cmocka_unit_test(arrays_of_a_part_follow_each_other),
         cmocka_unit_test(compact_arrays_of_a_part_follow_each_other),
+        cmocka_unit_test(the_moments_may_lack),
         cmocka_unit_test(a_snapshot_slot_is_the_largest_part),
         cmocka_unit_test(slots_are_the_largest_slabs),
         cmocka_unit_test(extents_of_boundaries_are_whole_pages),
