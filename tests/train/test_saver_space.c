@@ -147,6 +147,39 @@ static void a_disk_that_is_too_small_is_an_error(void **state) {
     check_ok(ot_saver_check_space(&r->config)); /* a checkpoint may never be made */
 }
 
+/* If there is no room for the best state, the run goes on without it, unless it was asked for. There is no room
+ * for the model either here, so both are refused, and the words tell which one was tried last. */
+static void without_room_the_best_state_is_given_up_first(void **state) {
+    struct run *r = *state;
+    need_reserving(r);
+    for (int asked = 0; asked < 2; asked++) {
+        r->config.evaluates = true;
+        plan(r, asked ? "--save-every 10 --result best" : "--save-every 10 --result last");
+        r->config.model_bytes = (int64_t)1 << 60;
+        assert_int_equal(mkdir(r->parent, 0777), asked ? -1 : 0);
+        struct ot_saver sv = {.config = r->config, .parent = r->parent, .leads = true};
+        int rc = ot_saver_hold_first_space(&sv);
+        check_fails(rc, OT_E_IO,
+                    asked ? "2 checkpoints at a time and the best state" : "2 checkpoints at a time, but");
+        assert_int_equal(strncmp(ot_error_text(), "--result best: ", 15) == 0, asked);
+        assert_int_equal(sv.keeps_best, asked);
+        ot_session_close(&r->session);
+        ot_run_log_close(r->log);
+        ot_options_free(&r->options);
+        memset(&r->session, 0, sizeof r->session);
+        memset(&r->options, 0, sizeof r->options);
+        r->log = NULL;
+    }
+}
+
+/* A small model needs few slots, and a large one no more than keep a disk busy. */
+static void slots_are_few(void **state) {
+    (void)state;
+    assert_int_equal(ot_saver_slots(100000, OT_BF16), 2);
+    assert_int_equal(ot_saver_slots(100 << 20, OT_BF16), 12);
+    assert_int_equal(ot_saver_slots((int64_t)7 << 30, OT_BF16), 16);
+}
+
 /* `ulimit -f`: the process would be killed at the first write beyond it. */
 static void limit_files(rlim_t bytes) {
     struct rlimit limit;
@@ -230,6 +263,8 @@ int main(void) {
         saver_test(space_for_the_best_state),
         saver_test(space_for_the_parts_of_the_ranks_that_share_a_directory),
         saver_test(a_disk_that_is_too_small_is_an_error),
+        saver_test(without_room_the_best_state_is_given_up_first),
+        cmocka_unit_test(slots_are_few),
         saver_test(a_limit_of_file_sizes_is_an_error),
         saver_test(the_plan_keeps_data_for_the_checkpoints_that_stay),
         saver_test(times_are_those_of_the_last_save),
