@@ -16,6 +16,7 @@
 #include "src/base/units.h"
 #include "src/cli/command.h"
 #include "src/cli/launch.h"
+#include "src/dashboard/dashboards.h"
 #include "src/files/out_dir.h"
 #include "src/files/out_lock.h"
 #include "src/report/report.h"
@@ -49,6 +50,7 @@ struct train {
     struct ot_run_times times; /* predicted times of the work besides steps */
     struct ot_session_need need;
     struct ot_run_log *log;
+    struct ot_dashboards *dashboards; /* NULL: none are wanted, or another rank has them */
     struct ot_resume resume;
     struct ot_run_identity identity;
     struct ot_references references; /* of the objective */
@@ -479,6 +481,15 @@ static int agree(struct train *t) {
     return ot_agree_on_run(&t->session, &t->identity);
 }
 
+static int open_dashboards(struct train *t) {
+    const struct ot_options *o = t->session.options;
+    if (!ot_is_rank0(&t->session) || !(o->tensorboard || o->metrics))
+        return 0;
+    OT_TRY(ot_dashboards_open(o->tensorboard, o->metrics, &t->dashboards));
+    ot_run_log_follow(t->log, !o->no_save, ot_dashboards_take, t->dashboards);
+    return 0;
+}
+
 static int prepare_and_run(struct train *t) {
     const struct ot_options *options = &t->settings.in_effect;
     OT_TRY(ot_launch_join(options, &t->world));
@@ -504,6 +515,7 @@ static int prepare_and_run(struct train *t) {
         return ot_report_record(&t->report, t->log);
     }
     OT_TRY(try_trace(options));
+    OT_TRY(open_dashboards(t));
     if (t->lock)
         OT_TRY(try_out(t));
     OT_TRY(forecast(t));
@@ -540,6 +552,7 @@ int ot_command_train(const struct ot_options *options) {
     if (rc == 0)
         ot_error_save(&why, flushed);
     ot_run_log_close(t->log);
+    ot_dashboards_close(t->dashboards);
     if (is_stuck) /* its threads still use the rest */
         return ot_error_load(&why);
     ot_result_close(&t->result);

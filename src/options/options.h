@@ -344,6 +344,7 @@ struct ot_options {
     int metric; /* OT_CHOICE_METRIC_... */
     const char *databases, *failures;
     struct ot_patience stop_early;
+    const char *tensorboard, *metrics;
     const char *trace;
     bool force, no_save, save_local, no_forecast, dry_run, json, quiet;
 

@@ -32,6 +32,9 @@ struct ot_run_log {
     char *waiting; /* lines that are not in the file yet, each with its newline */
     size_t waiting_bytes;
     struct ot_json_writer writer;
+    void (*follow)(void *context, const char *line, size_t bytes); /* NULL: nobody follows */
+    void *context;
+    bool follows_at_once; /* there is no file */
 };
 
 int ot_run_log_open(bool mirror, struct ot_run_log **out) {
@@ -48,6 +51,22 @@ int ot_run_log_open(bool mirror, struct ot_run_log **out) {
     return mirror ? ot_output_open(&config, &(*out)->mirror) : 0;
 }
 
+void ot_run_log_follow(struct ot_run_log *log, bool has_file,
+                       void (*follow)(void *context, const char *line, size_t bytes), void *context) {
+    log->follow = follow;
+    log->context = context;
+    log->follows_at_once = !has_file;
+}
+
+/* Lets the follower have whole lines. */
+static void tell(struct ot_run_log *log, const char *lines, size_t bytes) {
+    const char *end = lines + bytes, *newline;
+    for (; log->follow && lines < end; lines = newline + 1) {
+        newline = memchr(lines, '\n', (size_t)(end - lines));
+        log->follow(log->context, lines, (size_t)(newline - lines));
+    }
+}
+
 /* Writes the waiting lines. After a failed write it cuts the file back to its old size, so that the file has
  * only whole lines. The lines then wait for the next attempt, when a full disk may have room again. */
 static int write_waiting(struct ot_run_log *log) {
@@ -58,6 +77,7 @@ static int write_waiting(struct ot_run_log *log) {
                              cut ? "" : "; its last line is incomplete");
     }
     log->bytes += (int64_t)log->waiting_bytes;
+    tell(log, log->waiting, log->waiting_bytes);
     log->waiting_bytes = 0;
     return 0;
 }
@@ -185,6 +205,8 @@ int ot_run_log_end(struct ot_run_log *log) {
     int rc = add_waiting(log, text, bytes + 1);
     if (rc == 0 && log->fd >= 0)
         rc = write_waiting(log);
+    if (log->follows_at_once)
+        tell(log, text, bytes + 1);
     /* stdout comes second: if its reader is gone, the file still has the line */
     enum ot_output_kind kind = log->is_progress ? OT_OUTPUT_PROGRESS : OT_OUTPUT_TEXT;
     if (rc == 0 && log->mirror)

@@ -39,6 +39,8 @@
  * again, bit for bit: the log has each step once. It writes "run" again, since plan and machine may be
  * different, and then "resume".
  *
+ * A follower gets each line when it is in the file: dashboards (src/dashboard/dashboards.h).
+ *
  * Training never waits for the reader of stdout (src/base/log.h). For a slow reader "step" events are left
  * out, and {"event": "left_out", "records": N} takes their place. The file has every event.
  */
@@ -68,6 +70,11 @@ int ot_run_log_check(struct ot_run_log *log);
  * (a write to stdout failed). */
 int ot_run_log_flush(struct ot_run_log *log);
 void ot_run_log_close(struct ot_run_log *log); /* NULL is fine */
+
+/* Lets `follow` have each line, without its newline, once it is in the file, also the lines that wait for the
+ * file; has_file false: there will be none, so at once. Call it before the first event. */
+void ot_run_log_follow(struct ot_run_log *log, bool has_file,
+                       void (*follow)(void *context, const char *line, size_t bytes), void *context);
 
 /* To write an event: begin it, fill it through the returned writer, end it. One event at a time.
  * ot_run_log_end writes the line. Errors: OT_E_IO (the disk is full; an earlier write to stdout failed),

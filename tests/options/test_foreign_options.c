@@ -40,7 +40,7 @@ static void options_of_other_programs_are_answered(void **state) {
         {BASE "--learning-rate 1e-5", "unknown option --learning-rate; its name here is --lr ("},
         {BASE "--batch-size 8", "use --tokens-per-step instead; it counts tokens"},
         {BASE "--gradient-accumulation-steps 4", "not needed: --tokens-per-step sets the whole step"},
-        {BASE "--report-to wandb", "not available: OUT/log.jsonl has every step"},
+        {BASE "--report-to wandb", "--tensorboard DIR writes event files"},
         {BASE "--max-grad-norm 1", "its name here is --clip ("},
         {BASE "--bf16", "use --dtype bf16 instead"},
         {BASE "--num-train-epochs 3", "its name here is --epochs ("},
