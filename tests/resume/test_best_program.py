@@ -195,8 +195,11 @@ class Result(BestTest):
     def test_frozen_parts_and_nvme(self):
         """Frozen norms, and the other weights and their state on NVMe, to which checkpoints refer."""
         more = ["--freeze", "norms", "--dtype", "bf16"]
-        self.run_once("nvme", 60, *more, *self.places["nvme"], save="30m")
-        best = self.best_of("nvme")
+        result = self.run_once("nvme", 60, *more, *self.places["nvme"], save="30m")
+        best, size = self.best_of("nvme"), "[0-9.]+ [KMG]iB"
+        self.assertRegex(result.err, rf"\ncheckpoint \S+/step-00000060: ({size} written \({size}/s\), )?{size} referred "
+                                     r"to on NVMe, in ")
+        self.assertRegex(result.err, rf"\nbest state \S+/best/step-{best:08}: {size} written \({size}/s\), in ")
         self.assertLess(best, 60)
         self.check_kept("nvme", 60, best)
         self.check_model("nvme", best, *more)
