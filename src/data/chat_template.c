@@ -1,5 +1,6 @@
 #include "src/data/chat_template.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,9 +47,21 @@ const struct ot_chat_template *ot_chat_template_at(int index) {
     return index < N_TEMPLATES ? &templates[index] : NULL;
 }
 
+static bool is_same_name(const char *a, const char *b) {
+    for (; *a || *b; a++, b++) {
+        a += strspn(a, "-_.");
+        b += strspn(b, "-_.");
+        if (tolower((unsigned char)*a) != tolower((unsigned char)*b))
+            return false;
+        if (!*a)
+            return true;
+    }
+    return true;
+}
+
 const struct ot_chat_template *ot_chat_template_find(const char *name) {
     for (int i = 0; i < N_TEMPLATES; i++)
-        if (strcmp(templates[i].name, name) == 0)
+        if (is_same_name(templates[i].name, name))
             return &templates[i];
     return NULL;
 }

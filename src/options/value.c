@@ -151,16 +151,28 @@ static bool read_patience(const struct ot_option *option, const char *text, stru
             (read_number(text + length + 1, no_units, false, &out->delta) && out->delta >= 0));
 }
 
-/* Index of the word [text, text + bytes) in a list such as "auto|bf16"; -1: not in the list. */
+/* Index of the word [text, text + bytes) in a list such as "auto|bf16", in upper or lower case; -1: not in the
+ * list. */
 static int find_choice(const char *choices, const char *text, size_t bytes) {
     for (int index = 0;; index++) {
         size_t length = strcspn(choices, "|");
-        if (length == bytes && memcmp(choices, text, bytes) == 0)
+        if (length == bytes && strncasecmp(choices, text, bytes) == 0)
             return index;
         if (!choices[length])
             return -1;
         choices += length + 1;
     }
+}
+
+/* The same for a word as PyTorch's users write it too. */
+static int find_choice_or_dtype(const char *choices, const char *text) {
+    static const char *const words[][2] = {
+        {"bfloat16", "bf16"}, {"float16", "fp16"}, {"half", "fp16"}, {"float32", "fp32"}};
+    int found = find_choice(choices, text, strlen(text));
+    for (size_t i = 0; found < 0 && i < sizeof words / sizeof *words; i++)
+        if (strcasecmp(text, words[i][0]) == 0)
+            found = find_choice(choices, words[i][1], strlen(words[i][1]));
+    return found;
 }
 
 static bool read_every(const struct ot_option *option, const char *text, struct ot_every *out) {
@@ -378,7 +390,7 @@ static bool read_value(const struct ot_option *option, const char *text, void *f
         *(const char **)field = text;
         return *text || option->letter == 'p'; /* an empty prompt is a prompt */
     case OT_OPTION_CHOICE:
-        return (*(int *)field = find_choice(option->choices, text, strlen(text))) >= 0;
+        return (*(int *)field = find_choice_or_dtype(option->choices, text)) >= 0;
     case OT_OPTION_COUNT:
         return read_count(option, text, field);
     case OT_OPTION_STEP:

@@ -159,6 +159,13 @@ static void test_named_template(void **state) {
     check_row(f, "{\"prompt\": \"p\", \"completion\": \"c\"}",
               "<256><|im_start|>user\np<|im_end|>\n<|im_start|>assistant\n[c<|im_end|><257>]");
     check_refused(f, "{\"text\": \"t\"}", OT_E_USAGE, "have no turns, so leave out --template chatml");
+    const char *spellings[] = {"llama3", "LLAMA-3", "llama_3.", "llama-3"};
+    for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++)
+        assert_string_equal(ot_chat_template_find(spellings[i])->name, "llama-3");
+    assert_string_equal(ot_chat_template_find("qwen2_5")->name, "qwen2.5");
+    assert_null(ot_chat_template_find("llama-33"));
+    assert_null(ot_chat_template_find("llama"));
+    assert_null(ot_chat_template_find(""));
     f->config.chat.named = "lama-2";
     check_refused(f, "{\"prompt\": \"p\", \"completion\": \"c\"}", OT_E_USAGE,
                   "unknown chat template 'lama-2'; known: llama-2, llama-3");
