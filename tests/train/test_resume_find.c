@@ -90,6 +90,9 @@ static void a_newer_best_state_of_another_length_is_cleared(void **state) {
     check_ok(find(f, "", &resume));
     check_ok(ot_resume_clear_newer(&resume, f->out, STEPS));
     assert_int_equal(count(best), 2);
+    char kept[720];
+    snprintf(kept, sizeof kept, "%s/step-00000050", best);
+    assert_int_equal(access(kept, F_OK), 0);
     assert_int_equal(count(f->checkpoints), 1);
     check_ok(ot_resume_clear_newer(&resume, f->out, STEPS + 1));
     assert_int_equal(count(best), 1); /* of step 30 */
