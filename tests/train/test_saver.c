@@ -137,6 +137,11 @@ static void of_two_best_states_the_better_one_stays(void **state) {
     reopen(r, 1);
     expect_best(r, 3, 2.5);
     expect_steps(r->best, STEPS(3));
+    save(r, 4, 2);
+    save(r, 5, 2);
+    reopen(r, 5);
+    expect_best(r, 4, 2); /* of equal ones the oldest */
+    expect_steps(r->parent, STEPS(5, 4));
 }
 
 static void a_run_that_does_not_evaluate_keeps_no_best(void **state) {
