@@ -97,16 +97,16 @@ static int take_task(struct sim *sim, enum ot_lane_id l, struct instance **in) {
  * then. */
 static double rise(struct lane *const rising[], int n, const double left[RESOURCES], double most,
                    enum resource *limit) {
+    double total[RESOURCES] = {0};
     *limit = RESOURCES;
-    for (int i = 0; i < RESOURCES; i++) {
-        double total = 0;
-        for (int l = 0; l < n; l++)
-            total += rising[l]->demand[i];
-        if (total * most > left[i] * (1 + 1e-12)) { /* ignore rounding */
-            most = left[i] / total;
+    for (int l = 0; l < n; l++)
+        for (int i = 0; i < RESOURCES; i++) /* a vector */
+            total[i] += rising[l]->demand[i];
+    for (int i = 0; i < RESOURCES; i++)
+        if (total[i] * most > left[i] * (1 + 1e-12)) { /* ignore rounding */
+            most = left[i] / total[i];
             *limit = (enum resource)i;
         }
-    }
     return most;
 }
 
