@@ -10,6 +10,9 @@
  * takes only host memory.
  *
  * A run whose ranks are stages of a pipeline sends activations from one rank to another instead: transfers.
+ * If it has several pipelines, the ranks with the same stage share its slabs. They are MEMBERS of the
+ * communicator, and have operations of their own, which consist of transfers: so every communicator with
+ * transfers has them, and members of different stages do not wait for each other.
  *
  * WAITING. An operation waits for the other ranks. So a rank whose program differs would wait for ever: every
  * wait has a deadline, and the ranks compare their schedules before the first step (ot_comm_agree).
@@ -84,6 +87,18 @@ void ot_comm_all_gather(struct ot_comm *comm, struct ot_lane *lane, const void *
  * which gets it as part `rank` of its `receive`. A rank's own part is not copied. */
 void ot_comm_all_to_all(struct ot_comm *comm, struct ot_lane *lane, const void *send, void *receive,
                         size_t part_bytes);
+/* Some of the ranks: n consecutive ones. This rank is one of them. */
+struct ot_comm_members {
+    int first, n;
+};
+/* The same two operations among members: `all`, `send` and `receive` are [members.n][part_bytes], in the
+ * order of the members. If all ranks are members, these are the operations above. Otherwise they are
+ * transfers: the members call them in one order with their other transfers, and ranks that are no members
+ * take no part. Not inside a group. */
+void ot_comm_members_gather(struct ot_comm *comm, struct ot_lane *lane, struct ot_comm_members members,
+                            const void *part, void *all, size_t part_bytes);
+void ot_comm_members_exchange(struct ot_comm *comm, struct ot_lane *lane, struct ot_comm_members members,
+                              const void *send, void *receive, size_t part_bytes);
 /* memory = [bytes] in device memory. Copies the memory of rank `root` to all ranks. */
 void ot_comm_broadcast(struct ot_comm *comm, struct ot_lane *lane, void *memory, size_t bytes, int root);
 /* The most transfers of one call. */

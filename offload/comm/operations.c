@@ -259,6 +259,50 @@ void ot_comm_transfer(struct ot_comm *comm, struct ot_lane *lane, const struct o
             ot_lane_copy(lane, OT_COPY_H2D, transfers[i].memory, staging, transfers[i].bytes);
 }
 
+/* ---- members ---- */
+
+/* Sends the part at `send` + i * stride to member i, for each other member, and receives its part of
+ * `receive`. Through the staging memory it goes in pieces, which have one size on all ranks: so many bytes in
+ * and out of every other member fit there, as those of an operation of all ranks do. */
+static void move_parts(struct ot_comm *comm, struct ot_lane *lane, struct ot_comm_members members,
+                       const char *send, size_t stride, char *receive, size_t part_bytes) {
+    struct ot_comm_transfer_v1 list[OT_COMM_MOST_TRANSFERS];
+    size_t most = comm->is_staged ? piece_bytes(comm, part_bytes) : part_bytes;
+    for (size_t at = 0; at < part_bytes; at += most) {
+        size_t bytes = ot_min(part_bytes - at, most);
+        int n = 0;
+        for (int i = 0; i < members.n; i++) {
+            int rank = members.first + i;
+            if (rank == comm->rank)
+                continue;
+            void *out = (char *)(uintptr_t)send + (size_t)i * stride + at;
+            list[n++] = (struct ot_comm_transfer_v1){rank, 1, out, bytes};
+            list[n++] = (struct ot_comm_transfer_v1){rank, 0, receive + (size_t)i * part_bytes + at, bytes};
+        }
+        ot_comm_transfer(comm, lane, list, n);
+    }
+}
+
+void ot_comm_members_gather(struct ot_comm *comm, struct ot_lane *lane, struct ot_comm_members members,
+                            const void *part, void *all, size_t part_bytes) {
+    if (members.n == comm->ranks) {
+        ot_comm_all_gather(comm, lane, part, all, part_bytes);
+        return;
+    }
+    char *own = (char *)all + (size_t)(comm->rank - members.first) * part_bytes;
+    if (part_bytes > 0 && part != own)
+        ot_lane_copy(lane, OT_COPY_D2D, own, part, part_bytes);
+    move_parts(comm, lane, members, own, 0, all, part_bytes);
+}
+
+void ot_comm_members_exchange(struct ot_comm *comm, struct ot_lane *lane, struct ot_comm_members members,
+                              const void *send, void *receive, size_t part_bytes) {
+    if (members.n == comm->ranks)
+        ot_comm_all_to_all(comm, lane, send, receive, part_bytes);
+    else
+        move_parts(comm, lane, members, send, part_bytes, receive, part_bytes);
+}
+
 /* Staged operations share the staging memory, so they run one after the other, and a group has no meaning. */
 static void enqueue_mark(struct ot_comm *comm, struct ot_lane *lane, enum ot_comm_kind kind) {
     if (comm->api->group_begin && !comm->is_staged)

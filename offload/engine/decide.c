@@ -61,11 +61,12 @@ static void judge_loss(struct ot_engine *en, struct ot_step_result *result) {
 
 /* ---- results of a step ---- */
 
-/* The squared norm of a slab: the sum over its ranges (plan.h), in order. */
+/* The squared norm of a slab: the sum over its ranges (plan.h), in order. With stages its holders have all of
+ * them. */
 double ot_engine_slab_squares(const struct ot_engine *en, const double *results, int slab) {
-    size_t owner =
-        ot_plan_has_stages(&en->plan) ? (size_t)en->plan.slabs[slab].owner * ot_engine_stage_results(en) : 0;
-    const double *norms = results + owner + slab * en->layout.norms;
+    int owner = ot_shard_rank_of(&en->plan.shard, 0, en->plan.slabs[slab].owner);
+    size_t before = ot_plan_has_stages(&en->plan) ? (size_t)owner * ot_engine_stage_results(en) : 0;
+    const double *norms = results + before + slab * en->layout.norms;
     double squares = 0;
     for (int i = 0; i < en->layout.norms; i++)
         squares += norms[i];
@@ -121,11 +122,12 @@ static void sum_losses(const struct ot_engine *en, const struct ot_engine_step *
     const struct ot_shard *shard = &en->plan.shard;
     int own = ot_shard_own_groups(shard), places = en->plan.max_micro / own, micro = 0;
     int each = en->layout.micro_results;
-    bool stages = ot_plan_has_stages(&en->plan); /* the owner of the last block has all losses */
+    /* a replica's owner of the last block has all losses of the replica */
     int owner = ot_block_owner(&en->chain, &en->plan, en->chain.n_blocks - 1);
     *bad = -1;
     for (int g = 0; g < ot_shard_groups(shard); g++) {
-        const double *next = results_of_rank(en, results, stages ? owner : g / own) + g % own * places * each;
+        const double *next =
+            results_of_rank(en, results, ot_shard_rank_of(shard, g / own, owner)) + g % own * places * each;
         int64_t n = ot_shard_group(shard, st->n_micro, g).n;
         for (int64_t i = 0; i < n; i++, micro++, next += each) {
             for (int k = 0; k < each; k++)
@@ -383,8 +385,9 @@ static void finish_range(struct ot_engine *en, const struct ot_task *task, struc
 void ot_engine_finish_grads(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     const struct ot_shard *shard = &en->plan.shard;
     int64_t n_params = en->chain.slabs[task->slab].n_params;
-    int own = en->layout.own_norms, first = own < en->layout.norms ? shard->rank * own : 0;
-    double *norms = ot_engine_results(en, task->state, task->slab);
+    int own = en->layout.own_norms, first = own < en->layout.norms ? ot_shard_holder(shard) * own : 0;
+    double *norms =
+        ot_engine_results(en, task->state, task->slab) + (ot_plan_has_stages(&en->plan) ? first : 0);
     for (int i = 0; i < own; i++)
         finish_range(en, task, lane, ot_shard_norm_range(shard, n_params, first + i), norms + i);
 }

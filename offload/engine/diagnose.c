@@ -102,18 +102,24 @@ out:
     return rc;
 }
 
-/* Looks at the weights of the slabs in turn, until one has bad weights. With stages the block's owner looks,
- * and tells the others. */
+/* Looks at the weights of the slabs in turn, until one has bad weights. With stages the owners look at
+ * what they hold, and tell the others. */
 static int look_at_slabs(struct ot_engine *en, const int slabs[], int n, struct ot_bad_block *out) {
     for (int i = 0; i < n && out->slab < 0; i++)
         OT_TRY(look_at_weights(en, slabs[i], out));
     if (!ot_plan_has_stages(&en->plan))
         return 0;
-    int64_t found[2] = {out->slab, out->bad_weights};
-    OT_TRY(ot_comm_broadcast_host(en->comm, found, sizeof found, en->plan.slabs[slabs[0]].owner));
-    out->slab = (int)found[0];
+    int64_t found[2] = {out->slab, out->bad_weights}, all[2 * OT_MAX_RANKS];
+    OT_TRY(ot_comm_all_gather_host(en->comm, found, sizeof found, all));
+    out->slab = -1;
+    out->bad_weights = 0;
+    for (int i = 0; i < n && out->slab < 0; i++)
+        for (int r = 0; r < en->plan.shard.ranks; r++)
+            if (all[2 * r] == slabs[i]) {
+                out->slab = slabs[i];
+                out->bad_weights += all[2 * r + 1];
+            }
     out->slab_name = out->slab < 0 ? NULL : en->chain.slabs[out->slab].name;
-    out->bad_weights = found[1];
     return 0;
 }
 

@@ -90,6 +90,26 @@ out:
     return rc;
 }
 
+/* Stages: checks that the holders of a stage list the same operations in the same places. Errors: OT_E_USAGE,
+ * OT_E_COMM. */
+static int agree_among_holders(const struct ot_engine *en) {
+    const struct ot_schedule *own[] = {&en->train, &en->flush, &en->gather, &en->eval, &en->decode};
+    const struct ot_shard *shard = &en->plan.shard;
+    uint32_t crc = 0, all[OT_MAX_RANKS];
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        crc = crc * 31 + ot_schedule_holder_crc(own[i]);
+    OT_TRY(ot_comm_all_gather_host(en->comm, &crc, sizeof crc, all));
+    for (int r = 0; r < shard->ranks; r++) {
+        int first = r - r % ot_shard_holders(shard);
+        if (all[r] != all[first])
+            return ot_fail(OT_E_USAGE,
+                           "ranks %d and %d share stage %d, but their plans have other operations: they need "
+                           "equal numbers of slots and rounds",
+                           first, r, first / ot_shard_holders(shard));
+    }
+    return 0;
+}
+
 /* Checks that all ranks list the same operations with the same sizes: an operation waits for all ranks.
  * Errors: OT_E_USAGE, OT_E_COMM. */
 static int agree(const struct ot_engine *en) {
@@ -110,7 +130,10 @@ static int agree(const struct ot_engine *en) {
              shard->narrow ? " narrow" : "", ot_dtype_name(en->chain.dtype), (long long)params,
              en->chain.n_slabs, en->plan.max_micro, (long long)en->plan.micro_tokens, operations);
     OT_TRY(ot_comm_agree(en->comm, "the plan", text));
-    return ot_plan_has_stages(&en->plan) ? agree_on_links(en) : 0;
+    if (!ot_plan_has_stages(&en->plan))
+        return 0;
+    OT_TRY(agree_on_links(en));
+    return agree_among_holders(en);
 }
 
 static int bind_schedules(struct ot_engine *en) {
@@ -329,7 +352,7 @@ static void place_micros(struct ot_engine *en, int64_t step, const struct ot_ste
     const struct ot_shard *shard = &en->plan.shard;
     struct ot_engine_step *st = &en->steps[step & 1];
     int groups = ot_shard_own_groups(shard), places = en->plan.max_micro / groups;
-    int first = shard->mode == OT_SHARD_STAGES ? 0 : shard->rank * groups;
+    int first = ot_shard_holder(shard) * groups;
     const struct ot_micro_batch *next = input->micro;
     memset(st->micro_tokens, 0, (size_t)en->plan.max_micro * sizeof *st->micro_tokens);
     st->n_micro = input->n_micro;
@@ -492,7 +515,8 @@ int ot_engine_run_pass(struct ot_engine *en, enum ot_pass pass, struct ot_bound 
     OT_TRY(en->comm ? ot_comm_error(en->comm) : 0);
     if (!ot_plan_has_stages(&en->plan))
         return 0;
-    int owner = ot_block_owner(&en->chain, &en->plan, en->chain.n_blocks - 1);
+    int stage = ot_block_owner(&en->chain, &en->plan, en->chain.n_blocks - 1);
+    int owner = ot_shard_rank_of(&en->plan.shard, 0, stage); /* all replicas have the same */
     return ot_comm_broadcast_host(en->comm, *results, (size_t)n * sizeof **results, owner);
 }
 

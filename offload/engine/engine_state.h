@@ -190,10 +190,9 @@ static inline size_t ot_engine_stage_results(const struct ot_engine *engine) {
  * all_results. */
 static inline double *ot_engine_results(const struct ot_engine *engine, int buffer, int slab) {
     const struct ot_layout *layout = &engine->layout;
-    int norms = buffer == layout->results_gpu ? layout->own_norms : layout->norms;
-    size_t own = ot_plan_has_stages(&engine->plan)
-                     ? (size_t)engine->plan.shard.rank * ot_engine_stage_results(engine)
-                     : 0;
+    bool stages = ot_plan_has_stages(&engine->plan); /* a part has all norms */
+    int norms = buffer == layout->results_gpu && !stages ? layout->own_norms : layout->norms;
+    size_t own = stages ? (size_t)engine->plan.shard.rank * ot_engine_stage_results(engine) : 0;
     return (double *)ot_engine_at(engine, buffer) + own + (slab >= 0 ? slab : engine->chain.n_slabs) * norms;
 }
 

@@ -13,6 +13,13 @@ static int64_t share_of(const struct ot_engine *en, const struct ot_task *task) 
     return ot_shard_share(&en->plan.shard, ot_slab_units(&en->chain, task->slab));
 }
 
+/* The ranks that share the slabs of this rank. */
+static struct ot_comm_members holders_of(const struct ot_engine *en) {
+    const struct ot_shard *shard = &en->plan.shard;
+    return (struct ot_comm_members){ot_shard_rank_of(shard, 0, ot_shard_stage(shard)),
+                                    ot_shard_holders(shard)};
+}
+
 /* Gradients between ranks: the sent ones, the received ones, and this rank's own part. */
 struct crossing {
     enum ot_dtype dtype;
@@ -29,8 +36,8 @@ static struct crossing crossing_of(const struct ot_engine *en, const struct ot_t
     c.part_bytes = (size_t)share_of(en, task) * ot_dtype_bytes(c.dtype);
     char *place = ot_engine_at(en, slot);
     c.sent = narrow ? place : (char *)ot_engine_at(en, sum);
-    c.received = narrow ? place + (size_t)ot_shard_ranks(shard) * c.part_bytes : place;
-    c.own = c.sent + (size_t)shard->rank * c.part_bytes;
+    c.received = narrow ? place + (size_t)ot_shard_holders(shard) * c.part_bytes : place;
+    c.own = c.sent + (size_t)ot_shard_holder(shard) * c.part_bytes;
     return c;
 }
 
@@ -39,8 +46,8 @@ static void gather(struct ot_engine *en, const struct ot_task *task, struct ot_l
     struct ot_shard_range held = ot_slab_holding(&en->chain, &en->plan, slab);
     int64_t at = ot_layout_index(&en->layout, &en->chain, &en->plan, task->from, slab, held.first);
     const char *part = (char *)ot_engine_at(en, task->from) + ot_slab_bytes(&en->chain, slab, at);
-    ot_comm_all_gather(en->comm, lane, part, ot_engine_at(en, task->to),
-                       ot_slab_bytes(&en->chain, slab, share_of(en, task)));
+    ot_comm_members_gather(en->comm, lane, holders_of(en), part, ot_engine_at(en, task->to),
+                           ot_slab_bytes(&en->chain, slab, share_of(en, task)));
 }
 
 /* A barrier: every rank enters it when its own updates are complete. The bytes mean nothing. */
@@ -59,7 +66,7 @@ static void grad_narrow(struct ot_engine *en, const struct ot_task *task, struct
 
 static void exchange(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     struct crossing c = crossing_of(en, task, task->from, task->to);
-    ot_comm_all_to_all(en->comm, lane, c.sent, c.received, c.part_bytes);
+    ot_comm_members_exchange(en->comm, lane, holders_of(en), c.sent, c.received, c.part_bytes);
 }
 
 static void grad_join(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
@@ -68,8 +75,8 @@ static void grad_join(struct ot_engine *en, const struct ot_task *task, struct o
     struct ot_shard_range own = ot_shard_own(shard, en->chain.slabs[task->slab].n_params);
     en->ops->join(lane, &(struct ot_join){.dtype = c.dtype,
                                           .n = own.n,
-                                          .n_parts = ot_shard_ranks(shard),
-                                          .own = shard->rank,
+                                          .n_parts = ot_shard_holders(shard),
+                                          .own = ot_shard_holder(shard),
                                           .parts = c.received,
                                           .stride = share_of(en, task),
                                           .own_part = c.own,
@@ -90,6 +97,11 @@ static void result_gather(struct ot_engine *en, const struct ot_task *task, stru
     int n = task->slab >= 0 ? en->layout.own_norms : en->layout.own_results;
     if (task->slab < 0)
         ot_lane_fill(lane, own + n - 1, (int)ot_engine_requests(en), sizeof *own);
+    if (ot_plan_has_stages(&en->plan) && task->slab >= 0) {
+        ot_comm_members_gather(en->comm, lane, holders_of(en), own + ot_shard_holder(&en->plan.shard) * n,
+                               own, (size_t)n * sizeof *own);
+        return;
+    }
     if (ot_plan_has_stages(&en->plan)) { /* the whole part of the rank, in its place */
         own = ot_engine_results(en, task->from, 0);
         ot_comm_all_gather(en->comm, lane, own, ot_engine_at(en, task->to),
@@ -234,22 +246,33 @@ static int64_t part_of(const struct gathering *c, int64_t held, int64_t at) {
     return left < 0 ? 0 : ot_min(left, c->piece);
 }
 
-/* Stages: the owner sends the piece to rank 0. */
-static int send_piece(struct ot_engine *en, const struct gathering *c, int64_t at) {
-    int owner = en->plan.slabs[c->slab].owner, rank = en->plan.shard.rank;
-    size_t bytes = (size_t)part_of(c, en->chain.slabs[c->slab].n_params, at) * sizeof(float);
-    int n = owner != 0 && (rank == 0 || rank == owner);
-    if (rank == owner) {
-        OT_TRY(ot_engine_get(en, c->kind, c->slab, at, (int64_t)(bytes / sizeof(float)), c->own));
+/* Stages: an owner sends the piece of its share to rank 0. */
+static int send_piece(struct ot_engine *en, const struct gathering *c, int holder, int64_t at) {
+    struct ot_shard of_owner = en->plan.shard;
+    int rank = of_owner.rank, owner = ot_shard_rank_of(&of_owner, holder, en->plan.slabs[c->slab].owner);
+    of_owner.rank = owner;
+    struct ot_shard_range held = ot_shard_own(&of_owner, en->chain.slabs[c->slab].n_params);
+    int64_t n = part_of(c, held.n, at), first = held.first + at;
+    size_t bytes = (size_t)n * sizeof(float);
+    int crosses = owner != 0 && (rank == 0 || rank == owner) && n > 0;
+    if (rank == owner && n > 0) {
+        OT_TRY(ot_engine_get(en, c->kind, c->slab, first, n, c->own));
         ot_lane_copy(en->lane, OT_COPY_H2D, c->staging, c->own, bytes);
     }
     ot_comm_transfer(
         en->comm, en->lane,
-        &(struct ot_comm_transfer_v1){rank == owner ? 0 : owner, rank == owner, c->staging, bytes}, n);
-    if (c->values)
-        ot_lane_copy(en->lane, OT_COPY_D2H, c->values + at, c->staging, bytes);
+        &(struct ot_comm_transfer_v1){rank == owner ? 0 : owner, rank == owner, c->staging, bytes}, crosses);
+    if (c->values && n > 0)
+        ot_lane_copy(en->lane, OT_COPY_D2H, c->values + first, c->staging, bytes);
     OT_TRY(ot_lane_sync(en->lane));
     return ot_comm_error(en->comm);
+}
+
+/* Stages: all owners send their pieces, one after the other. */
+static int send_pieces(struct ot_engine *en, const struct gathering *c, int64_t at) {
+    for (int holder = 0; holder < ot_shard_holders(&en->plan.shard); holder++)
+        OT_TRY(send_piece(en, c, holder, at));
+    return 0;
 }
 
 /* Copies the parts of all ranks from the staging to their places in `values`, once the lane is there. */
@@ -286,7 +309,7 @@ int ot_engine_gather_to_rank0(struct ot_engine *en, enum ot_slab_kind kind, int 
     struct gathering c = {.kind = kind,
                           .slab = slab,
                           .values = en->plan.shard.rank == 0 ? values : NULL,
-                          .share = stages ? n_params : ot_shard_share(&en->plan.shard, n_params),
+                          .share = ot_shard_share(&en->plan.shard, n_params),
                           .staging = (float *)(void *)(en->tier_memory[OT_TIER_GPU] + en->layout.idle_offset),
                           .holding = ot_slab_holding(&en->chain, &en->plan, slab)};
     OT_TRY(choose_piece(en, &c));
@@ -295,7 +318,7 @@ int ot_engine_gather_to_rank0(struct ot_engine *en, enum ot_slab_kind kind, int 
         return ot_fail(OT_E_BUDGET, "no memory to gather %lld parameters", (long long)c.piece);
     int rc = 0;
     for (int64_t at = 0; rc == 0 && at < c.share; at += c.piece)
-        rc = stages ? send_piece(en, &c, at) : gather_piece(en, &c, at);
+        rc = stages ? send_pieces(en, &c, at) : gather_piece(en, &c, at);
     free(c.own);
     return rc;
 }

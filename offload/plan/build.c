@@ -140,13 +140,13 @@ static void set_nvme_slots(const struct ot_chain *chain, const struct ot_candida
 
 /* Sets the homes of a slab. turn: its number in the order of build.h. */
 static void set_slab_homes(const struct ot_plan_request *rq, const struct ot_candidate *c, int turn,
-                           enum ot_shard_mode mode, struct ot_slab_plan *slab) {
+                           bool keeps_weights, struct ot_slab_plan *slab) {
     int n = rq->chain->n_slabs;
     bool may_spill = rq->budget_bytes[OT_TIER_NVME] > 0;
     bool state = may_spill && turn >= n - c->spilled, grads = may_spill && turn >= n - (c->spilled - n - 1);
     bool weights = may_spill && turn >= n - (c->spilled - 2 * n - 1);
     enum ot_home home = turn < c->resident ? OT_HOME_GPU : weights ? OT_HOME_NVME : OT_HOME_HOST;
-    home = mode == OT_SHARD_STATE ? OT_HOME_GPU : home;
+    home = keeps_weights ? OT_HOME_GPU : home;
     slab->weights = rq->weights != OT_HOME_AUTO ? rq->weights : home;
     home = grads ? OT_HOME_NVME : OT_HOME_HOST;
     bool summing = turn < c->summing || (c->sums_stay && turn < c->resident);
@@ -164,7 +164,7 @@ static void set_homes(const struct ot_plan_request *rq, const struct ot_candidat
     for (int frozen = 0; frozen < 2; frozen++)
         for (int s = 0; s < n; s++)
             if (rq->chain->slabs[s].frozen == frozen)
-                set_slab_homes(rq, c, turn++, plan->shard.mode, &plan->slabs[s]);
+                set_slab_homes(rq, c, turn++, ot_plan_keeps_weights(plan), &plan->slabs[s]);
     enum ot_home activations =
         c->activations == OT_HOME_HOST && may_spill && c->spilled > n ? OT_HOME_NVME : c->activations;
     plan->activations = rq->activations != OT_HOME_AUTO ? rq->activations : activations;
@@ -242,7 +242,7 @@ uint64_t ot_plan_print(const struct ot_plan *p) {
     hash = ot_mix(ot_mix(ot_mix(hash, p->first_round), p->round_micro), p->shadow_frames);
     hash = ot_mix(ot_mix(hash, p->shard.mode), p->shard.rank);
     hash = ot_mix(ot_mix(hash, p->shard.turn_blocks), p->shard.head_layers);
-    hash = ot_mix(ot_mix(hash, p->shard.in_flight), p->shard.one_copy);
+    hash = ot_mix(ot_mix(ot_mix(hash, p->shard.in_flight), p->shard.one_copy), p->shard.stages);
     return ot_mix(ot_mix(ot_mix(hash, p->micro_tokens), p->max_micro), p->tile_params);
 }
 

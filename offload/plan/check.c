@@ -135,7 +135,7 @@ static int check_tiles(const struct ot_chain *chain, const struct ot_plan *plan)
     return 0;
 }
 
-/* Checks that each block has one owner, and that shared slabs belong to the rank of their first block. */
+/* Checks that each block has one owner, and that shared slabs belong to the stage of their first block. */
 static int check_stages(const struct ot_chain *chain, const struct ot_plan *plan) {
     for (int b = 0; b < chain->n_blocks && ot_plan_has_stages(plan); b++)
         for (int u = 0; u < chain->blocks[b].n_uses; u++) {
@@ -143,7 +143,7 @@ static int check_stages(const struct ot_chain *chain, const struct ot_plan *plan
             bool borrows = chain->slabs[slab].shared && !ot_slab_is_encoded(chain, slab) &&
                            b > ot_slab_first_user(chain, slab);
             bool fits = borrows || owner == ot_block_owner(chain, plan, b);
-            if (!fits || owner < 0 || owner >= plan->shard.ranks)
+            if (!fits || owner < 0 || owner >= ot_shard_stages(&plan->shard))
                 return ot_fail(OT_E_USAGE, "plan: %s belongs to rank %d, but %s uses it on rank %d",
                                chain->slabs[slab].name, owner, chain->blocks[b].name,
                                ot_block_owner(chain, plan, b));
@@ -158,13 +158,13 @@ static int check_stages(const struct ot_chain *chain, const struct ot_plan *plan
 /* Checks that the ranks can share each slab, and where whole weights live. */
 static int check_shard(const struct ot_chain *chain, const struct ot_plan *plan) {
     const struct ot_shard *shard = &plan->shard;
-    int ranks = ot_shard_ranks(shard);
+    int holders = ot_shard_holders(shard);
     OT_TRY(ot_shard_check(shard));
     if (plan->max_micro % ot_shard_own_groups(shard) != 0)
         return ot_fail(OT_E_USAGE, "plan: %d micro-batches do not divide among the %d groups of a rank",
                        plan->max_micro, ot_shard_own_groups(shard));
     OT_TRY(check_stages(chain, plan));
-    for (int s = 0; s < chain->n_slabs && ranks > 1 && !ot_plan_has_stages(plan); s++) {
+    for (int s = 0; s < chain->n_slabs && holders > 1; s++) {
         int64_t n = ot_slab_units(chain, s);
         if (shard->world && chain->slabs[s].shared && !chain->slabs[s].frozen)
             return ot_fail(OT_E_USAGE,
@@ -172,11 +172,11 @@ static int check_shard(const struct ot_chain *chain, const struct ot_plan *plan)
                            "numbers of ranks; freeze it, as adapters do, or ask for the same bits with one "
                            "number of ranks alone",
                            chain->slabs[s].name);
-        if ((ranks - 1) * ot_shard_share(shard, n) >= n)
+        if ((holders - 1) * ot_shard_share(shard, n) >= n)
             return ot_fail_cause(OT_E_USAGE, OT_CAUSE_SMALL_SHARES,
                                  "%s has only %lld parameters, too few for a share on each of %d ranks",
-                                 chain->slabs[s].name, (long long)n, ranks);
-        if (shard->mode == OT_SHARD_STATE && !ot_slab_is_resident(plan, s))
+                                 chain->slabs[s].name, (long long)n, holders);
+        if (ot_plan_keeps_weights(plan) && !ot_slab_is_resident(plan, s))
             return ot_fail_cause(OT_E_USAGE, OT_CAUSE_STATE_SHARDS,
                                  "a rank that shares only the state keeps all weights in gpu memory, but "
                                  "those of %s live on the %s",

@@ -43,8 +43,8 @@ struct ot_buffer {
 /* Indices into `buffers`. OT_NO_BUFFER: the plan has no such buffer. */
 struct ot_slab_buffers {
     bool frozen; /* as in the chain, for the verifier */
-    /* The holding, cut into tiles. With OT_SHARD_STATE weights_gpu is the whole slab, and with one copy
-     * weights_host is. */
+    /* The holding, cut into tiles. If a rank keeps all weights (slabs.h) weights_gpu is the whole slab, and
+     * with one copy weights_host is. */
     int weights_gpu, weights_host, weights_nvme;
     /* state_gpu: state of the tiles that the gpu engine updates. state_host: state of the other tiles, cut
      * into tiles. Both hold m and v, fp32 [n] each, then lo int16 [n] (bf16 training) or the master fp32 [n]
@@ -111,7 +111,8 @@ struct ot_layout {
      * ([own_norms]). The last tile: the losses of its micro-batches, micro_results numbers of each, and its
      * requests ([own_results]).
      * all_results has the same tiles with those of all ranks: [norms] for a slab, [ranks][own_results] in the
-     * end. With one rank it is results_gpu. With stages too: it has a part for each rank, with all tiles. */
+     * end. With one rank it is results_gpu. With stages too: it has a part for each rank, with all tiles, and
+     * [norms] for a slab. */
     int results_gpu, all_results, results_host[2];
     int own_norms, norms, own_results;
     int micro_results; /* 1: the loss; OT_COMPARE_SUMS if the chain compares */

@@ -109,12 +109,13 @@ static int add_one_copy(struct ot_layout_maker *mk, int slab) {
     return buffer;
 }
 
-/* Units of a buffer for the shares of all ranks: the slab, rounded up to equal shares. */
+/* Units of a buffer for the shares of all holders: the slab, rounded up to equal shares. */
 static int64_t shares_of(const struct ot_layout_maker *mk, int s) {
     const struct ot_shard *shard = &mk->plan->shard;
-    if (ot_plan_has_stages(mk->plan))
-        return ot_slab_units(mk->chain, s);
-    return ot_shard_ranks(shard) * ot_shard_share(shard, ot_slab_units(mk->chain, s));
+    int64_t units = ot_slab_units(mk->chain, s);
+    if (ot_plan_has_stages(mk->plan) && !ot_plan_exchanges(mk->plan))
+        return units;
+    return ot_shard_holders(shard) * ot_shard_share(shard, units);
 }
 
 static size_t sum_bytes(const struct ot_chain *chain, int64_t n_params) {
@@ -482,12 +483,14 @@ static void add_results(struct ot_layout_maker *mk) {
     size_t n_slabs = (size_t)mk->chain->n_slabs, ranks = (size_t)ot_shard_ranks(&plan->shard);
     int64_t most = ot_max(mk->chain->vocab * ot_max(plan->texts, 1), plan->micro_tokens);
     layout->norms = ot_shard_norm_ranges(&plan->shard);
-    layout->own_norms = ot_plan_is_sharded(plan) ? layout->norms / (int)ranks : layout->norms;
+    layout->own_norms =
+        ot_plan_is_sharded(plan) ? layout->norms / ot_shard_holders(&plan->shard) : layout->norms;
     layout->micro_results = mk->chain->compares ? OT_COMPARE_SUMS : 1;
     layout->own_results = plan->max_micro * layout->micro_results + 1;
-    size_t own = n_slabs * (size_t)layout->own_norms + (size_t)layout->own_results;
+    size_t rest = (size_t)layout->own_results, own = n_slabs * (size_t)layout->own_norms + rest;
     bool stages = ot_plan_has_stages(plan);
-    size_t all = stages ? ranks * own : n_slabs * (size_t)layout->norms + ranks * (size_t)layout->own_results;
+    size_t norms = n_slabs * (size_t)layout->norms,
+           all = stages ? ranks * (norms + rest) : norms + ranks * rest;
     size_t forward = (size_t)most * sizeof(float), bytes = all * sizeof(double);
     const char *name = "batches, results";
     layout->results_gpu =

@@ -52,18 +52,41 @@ int ot_shard_ranks(const struct ot_shard *shard) {
     return ot_max(shard->ranks, 1);
 }
 
-int ot_shard_summing_ranks(const struct ot_shard *shard) {
-    return shard->mode == OT_SHARD_STAGES ? 1 : ot_shard_ranks(shard);
+int ot_shard_stages(const struct ot_shard *shard) {
+    if (shard->mode != OT_SHARD_STAGES)
+        return 1;
+    return shard->stages > 0 ? shard->stages : ot_shard_ranks(shard);
+}
+
+int ot_shard_stage(const struct ot_shard *shard) {
+    return shard->rank / ot_shard_holders(shard);
+}
+
+int ot_shard_holders(const struct ot_shard *shard) {
+    return ot_shard_ranks(shard) / ot_shard_stages(shard);
+}
+
+int ot_shard_holder(const struct ot_shard *shard) {
+    return shard->rank % ot_shard_holders(shard);
+}
+
+int ot_shard_rank_of(const struct ot_shard *shard, int holder, int stage) {
+    return stage * ot_shard_holders(shard) + holder;
 }
 
 int ot_shard_check(const struct ot_shard *shard) {
-    int ranks = ot_shard_ranks(shard);
+    int ranks = ot_shard_ranks(shard), stages = ot_shard_stages(shard), holders = ot_shard_holders(shard);
     if (shard->rank < 0 || shard->rank >= ranks)
         return ot_fail(OT_E_USAGE, "there is no rank %d of %d; ranks count from 0", shard->rank, ranks);
-    if (shard->world && shard->mode != OT_SHARD_STAGES && OT_SHARD_WORLD_GROUPS % ranks != 0)
+    if (ranks % stages != 0 || (stages == 1 && shard->stages == 1 && ranks > 1))
+        return ot_fail(OT_E_USAGE,
+                       "%d rank%s cannot form pipelines of %d stages: the number of stages is 2 or more, and "
+                       "divides the number of ranks",
+                       ranks, ranks == 1 ? "" : "s", stages);
+    if (shard->world && OT_SHARD_WORLD_GROUPS % holders != 0)
         return ot_fail_cause(OT_E_USAGE, OT_CAUSE_WORLD_RANKS,
-                             "the same bits for every number of ranks need 1, 2, 4 or 8 ranks, not %d",
-                             ranks);
+                             "the same bits for every number of ranks need 1, 2, 4 or 8 %s, not %d",
+                             stages > 1 ? "pipelines" : "ranks", holders);
     return 0;
 }
 
@@ -80,21 +103,21 @@ static struct ot_shard_range range_of(int64_t n_params, int n_ranges, int index)
 }
 
 int64_t ot_shard_share(const struct ot_shard *shard, int64_t n_params) {
-    return share_of(n_params, ot_shard_ranks(shard));
+    return share_of(n_params, ot_shard_holders(shard));
 }
 
 struct ot_shard_range ot_shard_own(const struct ot_shard *shard, int64_t n_params) {
-    return range_of(n_params, ot_shard_ranks(shard), shard->rank);
+    return range_of(n_params, ot_shard_holders(shard), ot_shard_holder(shard));
 }
 
 /* ---- micro-batches ---- */
 
 int ot_shard_groups(const struct ot_shard *shard) {
-    return shard->world ? OT_SHARD_WORLD_GROUPS : ot_shard_summing_ranks(shard);
+    return shard->world ? OT_SHARD_WORLD_GROUPS : ot_shard_holders(shard);
 }
 
 int ot_shard_own_groups(const struct ot_shard *shard) {
-    return ot_shard_groups(shard) / ot_shard_summing_ranks(shard);
+    return ot_shard_groups(shard) / ot_shard_holders(shard);
 }
 
 struct ot_shard_range ot_shard_group(const struct ot_shard *shard, int64_t n_micro, int group) {
@@ -104,10 +127,8 @@ struct ot_shard_range ot_shard_group(const struct ot_shard *shard, int64_t n_mic
 }
 
 struct ot_shard_range ot_shard_micro(const struct ot_shard *shard, int64_t n_micro, int rank) {
-    int ranks = ot_shard_ranks(shard);
-    if (shard->mode == OT_SHARD_STAGES)
-        return (struct ot_shard_range){0, n_micro};
-    int64_t first = rank * n_micro / ranks, end = (rank + 1) * n_micro / ranks;
+    int holders = ot_shard_holders(shard), holder = rank % holders;
+    int64_t first = holder * n_micro / holders, end = (holder + 1) * n_micro / holders;
     return (struct ot_shard_range){first, end - first};
 }
 

@@ -98,6 +98,11 @@
  * STAGES. The other division: a rank owns whole blocks, with their weights, state and gradients, and all
  * micro-batches of the step pass through them. Only boundary activations and their gradients cross between
  * ranks (plan/stages.h). The bits are those of one rank.
+ *
+ * HOLDERS. The ranks that share a slab are its holders: all ranks, in the modes above. With fewer stages than
+ * ranks there are several pipelines, called replicas, and the ranks that have the same stage in them are the
+ * holders of its slabs (REPLICAS in plan/stages.h). So wherever this file says how W ranks share a slab or
+ * divide the micro-batches, W is the number of holders. W ranks that are one stage each have one holder.
  */
 
 /* OT_SHARD_MODES: the number of modes that cut slabs. */
@@ -123,6 +128,7 @@ struct ot_shard {
     /* stages: the work of the last block, in layers: the rank that has it gets fewer others */
     int head_layers;
     int in_flight; /* stages: the most rounds of a step that are under way at the same time; 0: one */
+    int stages;    /* stages: how many there are; a divisor of `ranks`; 0: one for each rank */
 };
 
 enum { OT_SHARD_WORLD_GROUPS = 8 };
@@ -131,12 +137,20 @@ enum { OT_SHARD_WORLD_GROUPS = 8 };
 enum { OT_SHARD_ALIGN_PARAMS = 32 };
 
 int ot_shard_ranks(const struct ot_shard *shard); /* >= 1 */
-/* The ranks whose gradient sums are added up: without `world` the bits follow from that number. Stages: 1. */
-int ot_shard_summing_ranks(const struct ot_shard *shard);
-/* Errors: OT_E_USAGE: the rank is not one of the ranks, or `world` with another number than 1, 2, 4 or 8. */
+/* The number of stages, and the stage of this rank; without stages: 1, and 0. */
+int ot_shard_stages(const struct ot_shard *shard);
+int ot_shard_stage(const struct ot_shard *shard);
+/* The holders of a slab, whose gradient sums are added up: without `world` the bits follow from their number.
+ * The number of this rank among the holders; with several stages that is its replica. */
+int ot_shard_holders(const struct ot_shard *shard);
+int ot_shard_holder(const struct ot_shard *shard);
+/* The rank that has a stage in a replica: the holders of a stage are consecutive ranks. */
+int ot_shard_rank_of(const struct ot_shard *shard, int holder, int stage);
+/* Errors: OT_E_USAGE: the rank is not one of the ranks, the stages do not divide the ranks, or `world` with
+ * another number of holders than 1, 2, 4 or 8. */
 int ot_shard_check(const struct ot_shard *shard);
 
-/* Parameters of an equal share of n_params. The shares cover ranks * this number, at least n_params. */
+/* Parameters of an equal share of n_params. The shares cover holders * this number, at least n_params. */
 int64_t ot_shard_share(const struct ot_shard *shard, int64_t n_params);
 
 /* A range of parameters, or of micro-batches. */
@@ -164,8 +178,8 @@ int ot_shard_accumulator(int own_group);
 /* The number of times that this accumulator is added to the one below it after the group. */
 int ot_shard_merges(int own_group);
 
-/* The number of equal ranges, over all ranks, for which the norms of a slab are computed. Range p has the
- * parameters from p * share up to (p + 1) * share, with the share of that many ranks. */
+/* The number of equal ranges, over all holders, for which the norms of a slab are computed. Range p has the
+ * parameters from p * share up to (p + 1) * share, with the share of that many holders. */
 int ot_shard_norm_ranges(const struct ot_shard *shard);
 struct ot_shard_range ot_shard_norm_range(const struct ot_shard *shard, int64_t n_params, int range);
 
@@ -208,7 +222,7 @@ enum ot_tile_engine { OT_TILE_GPU, OT_TILE_STREAM, OT_TILE_CPU, OT_TILE_ENGINES 
 const char *ot_tile_engine_name(enum ot_tile_engine engine); /* "gpu", "stream", "cpu" */
 
 struct ot_slab_plan {
-    int owner; /* stages: the rank that has the slab, and the blocks that use it */
+    int owner; /* stages: the stage that has the slab, and the blocks that use it */
     enum ot_home weights;
     /* number of tiles that each engine updates; all 0 in a plan that does not train */
     int tiles[OT_TILE_ENGINES];

@@ -37,12 +37,15 @@ size_t ot_slab_bytes(const struct ot_chain *chain, int slab, int64_t units) {
 }
 
 bool ot_plan_is_sharded(const struct ot_plan *plan) {
-    return ot_shard_ranks(&plan->shard) > 1 &&
-           (plan->shard.mode == OT_SHARD_STATE || plan->shard.mode == OT_SHARD_FULL);
+    return ot_shard_holders(&plan->shard) > 1 && plan->shard.mode != OT_SHARD_NONE;
+}
+
+bool ot_plan_keeps_weights(const struct ot_plan *plan) {
+    return plan->shard.mode == OT_SHARD_STATE || (ot_plan_has_stages(plan) && ot_plan_is_sharded(plan));
 }
 
 bool ot_plan_exchanges(const struct ot_plan *plan) {
-    return ot_shard_ranks(&plan->shard) > 1 && !ot_plan_has_stages(plan);
+    return ot_shard_holders(&plan->shard) > 1;
 }
 
 /* A borrowed slab stays where it arrives (stages.h). */

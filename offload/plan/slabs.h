@@ -29,7 +29,9 @@ bool ot_slab_is_streamed(const struct ot_plan *plan, int slab);
 bool ot_slab_is_resident(const struct ot_plan *plan, int slab);
 /* True if the rank holds a share of each slab's state, and not all of it. */
 bool ot_plan_is_sharded(const struct ot_plan *plan);
-/* True if the ranks exchange the gradient sums of slabs. */
+/* True if the holders of a slab share its state alone: each has all of its weights, on the device. */
+bool ot_plan_keeps_weights(const struct ot_plan *plan);
+/* True if the holders exchange the gradient sums of slabs. */
 bool ot_plan_exchanges(const struct ot_plan *plan);
 /* True if the state or the waiting gradients of the engine's tiles, or the weights of the slab, pass through
  * tile slots. Weights that the device updates are only written through one; gradients are only read. */

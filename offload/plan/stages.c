@@ -19,11 +19,11 @@ static int telling_slab(const struct ot_chain *chain, int block) {
 }
 
 int ot_block_owner(const struct ot_chain *chain, const struct ot_plan *plan, int block) {
-    return ot_plan_has_stages(plan) ? plan->slabs[telling_slab(chain, block)].owner : plan->shard.rank;
+    return ot_plan_has_stages(plan) ? plan->slabs[telling_slab(chain, block)].owner : 0;
 }
 
 bool ot_block_is_own(const struct ot_chain *chain, const struct ot_plan *plan, int block) {
-    return ot_block_owner(chain, plan, block) == plan->shard.rank;
+    return ot_block_owner(chain, plan, block) == ot_shard_stage(&plan->shard);
 }
 
 int ot_plan_middle_blocks(const struct ot_chain *chain, const struct ot_plan *plan, int first) {
@@ -96,41 +96,42 @@ static bool share_a_slab(const struct ot_block_spec *a, const struct ot_block_sp
     return false;
 }
 
-static int head_rank(const struct ot_chain *chain, const struct ot_shard *shard) {
+static int head_stage(const struct ot_chain *chain, const struct ot_shard *shard) {
     bool tied = share_a_slab(&chain->blocks[0], &chain->blocks[chain->n_blocks - 1]);
-    return tied ? 0 : shard->ranks - 1;
+    return tied ? 0 : ot_shard_stages(shard) - 1;
 }
 
-/* The number of layers of a rank: an equal share of the work, in layers. There is a layer for each rank. */
-static int layers_of(const struct ot_chain *chain, const struct ot_shard *shard, int rank) {
-    int n = chain->n_blocks - 2, others = shard->ranks - 1, head = head_rank(chain, shard);
-    int with_head = (n + shard->head_layers + shard->ranks / 2) / shard->ranks - shard->head_layers;
+/* The number of layers of a stage: an equal share of the work, in layers. There is a layer for each stage. */
+static int layers_of(const struct ot_chain *chain, const struct ot_shard *shard, int stage) {
+    int n = chain->n_blocks - 2, stages = ot_shard_stages(shard), head = head_stage(chain, shard);
+    int with_head = (n + shard->head_layers + stages / 2) / stages - shard->head_layers;
+    int others = stages - 1;
     with_head = ot_max(with_head, 0);
-    if (rank == head)
+    if (stage == head)
         return with_head;
-    int number = rank - (rank > head), rest = n - with_head;
+    int number = stage - (stage > head), rest = n - with_head;
     return rest / others + (number < rest % others);
 }
 
-/* The rank of layer number i. */
-static int layer_rank(const struct ot_chain *chain, const struct ot_shard *shard, int i) {
+/* The stage of layer number i. */
+static int layer_stage(const struct ot_chain *chain, const struct ot_shard *shard, int i) {
     int most = shard->turn_blocks > 0 ? shard->turn_blocks : chain->n_blocks;
     for (int turn = 0;; turn++)
-        for (int r = 0; r < shard->ranks; r++) {
-            int left = layers_of(chain, shard, r) - turn * most, taken = ot_min(left, most);
+        for (int stage = 0; stage < ot_shard_stages(shard); stage++) {
+            int left = layers_of(chain, shard, stage) - turn * most, taken = ot_min(left, most);
             if (taken > 0 && i < taken)
-                return r;
+                return stage;
             i -= ot_max(taken, 0);
         }
 }
 
 int ot_shard_layers(const struct ot_chain *chain, const struct ot_shard *shard) {
-    bool stages = shard->mode == OT_SHARD_STAGES && ot_shard_ranks(shard) > 1;
-    return stages ? layers_of(chain, shard, shard->rank) : ot_max(chain->n_blocks - 2, 0);
+    return ot_shard_stages(shard) > 1 ? layers_of(chain, shard, ot_shard_stage(shard))
+                                      : ot_max(chain->n_blocks - 2, 0);
 }
 
-/* Gives the block's slabs to a rank. */
-static int give(const struct ot_chain *chain, struct ot_plan *plan, int block, int rank) {
+/* Gives the block's slabs to a stage. */
+static int give(const struct ot_chain *chain, struct ot_plan *plan, int block, int stage) {
     const struct ot_block_spec *spec = &chain->blocks[block];
     for (int u = 0; u < spec->n_uses; u++) {
         const struct ot_slab_spec *used = &chain->slabs[spec->uses[u].slab];
@@ -138,12 +139,12 @@ static int give(const struct ot_chain *chain, struct ot_plan *plan, int block, i
         bool shared = used->shared && used->encoded_bytes == 0;
         if (slab->owner >= 0 && shared)
             continue;
-        if (slab->owner >= 0 && slab->owner != rank)
+        if (slab->owner >= 0 && slab->owner != stage)
             return ot_fail_cause(OT_E_USAGE, OT_CAUSE_STAGES,
                                  "the blocks of several ranks use %s, so the model cannot be divided into "
                                  "stages",
                                  used->name);
-        slab->owner = rank;
+        slab->owner = stage;
     }
     return 0;
 }
@@ -153,16 +154,16 @@ int ot_stages_divide(const struct ot_chain *chain, struct ot_plan *plan) {
     int n = chain->n_blocks - 2;
     if (!ot_plan_has_stages(plan))
         return 0;
-    if (n < shard->ranks)
+    if (n < ot_shard_stages(shard))
         return ot_fail_cause(OT_E_USAGE, OT_CAUSE_STAGES,
                              "the model has %d layers, too few for a stage on each of %d ranks", n,
-                             shard->ranks);
+                             ot_shard_stages(shard));
     for (int s = 0; s < chain->n_slabs; s++)
         plan->slabs[s].owner = -1;
     OT_TRY(give(chain, plan, 0, 0));
     for (int i = 0; i < n; i++)
-        OT_TRY(give(chain, plan, i + 1, layer_rank(chain, shard, i)));
-    return give(chain, plan, chain->n_blocks - 1, head_rank(chain, shard));
+        OT_TRY(give(chain, plan, i + 1, layer_stage(chain, shard, i)));
+    return give(chain, plan, chain->n_blocks - 1, head_stage(chain, shard));
 }
 
 int ot_stages_check(const struct ot_chain *chain, const struct ot_shard *shard) {

@@ -1,4 +1,4 @@
-/* Stages: each rank owns whole blocks.
+/* Stages: each rank of a pipeline owns whole blocks.
  *
  * The ranks of the other modes (plan.h) share every slab: the weights of a block travel to each rank before
  * each use, and its gradient sums after, however few tokens the step has. With stages a block has one OWNER.
@@ -32,6 +32,28 @@
  *
  * WHEN a block runs a micro-batch, and when its activation crosses, is in schedule/stage_times.h.
  *
+ * REPLICAS. W ranks may form D pipelines of S stages, W = D x S. Each pipeline is a replica: it holds the
+ * whole model. All sections above are about one replica: its ranks count from 0 there, and owners are stages.
+ *
+ * The D ranks with the same stage are the holders of its slabs: the consecutive ranks from s D on, for stage
+ * s. So if a host has D ranks, gradients and weights stay inside it, which are as many bytes as the model
+ * however few tokens a step has, and only activations cross between hosts. The holders share the slabs as the
+ * ranks of mode state do (plan.h): each has all weights of the stage on its device, 1/D of their state and of
+ * the waiting gradients, and updates that share. Each replica runs its own micro-batches: replica d those of
+ * rank d of D. When a slab has the gradients of all micro-batches, the holders exchange their sums, and each
+ * adds up D sums of its share, in the order of the replicas. Before the next use the updated shares are
+ * gathered.
+ *
+ * So losses, norms, weights and state have the bits of mode state with D ranks, for any S and any division:
+ * the groups of micro-batches, the sums, the shares and the ranges of the norms are those of D ranks, and
+ * which rank of a replica computes a block changes nothing. With `world` they are the bits of any number of
+ * ranks.
+ *
+ * The holders exchange nothing but a slab's gradient sums, its norms and its updated weights. These
+ * operations stand between the transfers of the rank's program, and nothing but the table of ticks, the
+ * slots and the rounds decides where. The holders of a stage have the same of all three, which they compare
+ * before the first step. So an operation has one tick on all of them (NO DEADLOCK in stage_times.h).
+ *
  * MEMORY. A rank has slots for its own slabs; the activations that enter its blocks, which
  * backward reads again; and two buffers for activations on their way out.
  */
@@ -55,7 +77,7 @@ enum ot_transfer_kind {
 };
 
 static inline bool ot_plan_has_stages(const struct ot_plan *plan) {
-    return plan->shard.mode == OT_SHARD_STAGES && plan->shard.ranks > 1;
+    return ot_shard_stages(&plan->shard) > 1;
 }
 /* True if a rank holds only a part of the model between uses: shares of slabs, or whole slabs. */
 bool ot_plan_is_divided(const struct ot_plan *plan);
@@ -65,11 +87,11 @@ int ot_stages_divide(const struct ot_chain *chain, struct ot_plan *plan);
 /* Errors: as ot_stages_divide, for a plan of this shard. */
 int ot_stages_check(const struct ot_chain *chain, const struct ot_shard *shard);
 
-/* The owner of a block; without stages: this rank. */
+/* The stage that owns a block; without stages 0. */
 int ot_block_owner(const struct ot_chain *chain, const struct ot_plan *plan, int block);
 bool ot_block_is_own(const struct ot_chain *chain, const struct ot_plan *plan, int block);
 static inline bool ot_slab_is_own(const struct ot_plan *plan, int slab) {
-    return !ot_plan_has_stages(plan) || plan->slabs[slab].owner == plan->shard.rank;
+    return !ot_plan_has_stages(plan) || plan->slabs[slab].owner == ot_shard_stage(&plan->shard);
 }
 /* True if another rank owns the slab, and this rank's blocks use it. */
 bool ot_slab_is_borrowed(const struct ot_chain *chain, const struct ot_plan *plan, int slab);

@@ -199,15 +199,15 @@ static double crossing_bytes(const struct context *c, const struct ot_task *task
     return fmax(in_out[0], in_out[1]);
 }
 
-/* Bytes that a rank receives in an operation with all others. */
+/* Bytes that a rank receives in an operation with others: the holders of a slab, or all ranks. */
 static double received_bytes(const struct context *c, const struct ot_task *task) {
     const struct ot_shard *shard = &c->plan->shard;
-    double others = ot_shard_ranks(shard) - 1;
+    double others = (task->slab < 0 ? ot_shard_ranks(shard) : ot_shard_holders(shard)) - 1;
     if (task->kind == OT_TASK_MEET)
         return others * OT_MEETING_BYTES;
     if (task->kind == OT_TASK_TRANSFER)
         return crossing_bytes(c, task);
-    if (task->kind == OT_TASK_RESULT_GATHER && ot_plan_has_stages(c->plan))
+    if (task->kind == OT_TASK_RESULT_GATHER && task->slab < 0 && ot_plan_has_stages(c->plan))
         return others * (double)sizeof(double) *
                (c->chain->n_slabs * c->layout->norms + c->layout->own_results);
     if (task->kind == OT_TASK_RESULT_GATHER)
@@ -222,7 +222,7 @@ static double received_bytes(const struct context *c, const struct ot_task *task
 static double join_bytes(const struct context *c, const struct ot_task *task) {
     const struct ot_shard *shard = &c->plan->shard;
     int64_t share = ot_shard_share(shard, c->chain->slabs[task->slab].n_params);
-    double parts = ot_shard_ranks(shard);
+    double parts = ot_shard_holders(shard);
     return parts * (shard->narrow ? weight_bytes(c, share) : sum_bytes(share, 1)) + sum_bytes(share, 1);
 }
 
@@ -392,6 +392,13 @@ static double update_rate(const struct ot_rates *rates, enum ot_state_format sta
     return rates->device_bytes * (slower ? rates->adamw_bytes[state] / full : 1);
 }
 
+/* True of an operation between ranks that are on one host: holders of a stage are consecutive ranks. */
+static bool is_inside(const struct context *c, const struct ot_task *task) {
+    int host_ranks = c->costs->rates.host_ranks;
+    return task->lane == OT_LANE_COMM && task->slab >= 0 && ot_plan_has_stages(c->plan) && host_ranks > 0 &&
+           host_ranks % ot_shard_holders(&c->plan->shard) == 0;
+}
+
 static double rate_of(const struct context *c, const struct ot_task *task) {
     const struct ot_rates *rates = &c->costs->rates;
     if (task->kind == OT_TASK_DECODE && c->costs->decode_bytes > 0)
@@ -401,7 +408,7 @@ static double rate_of(const struct context *c, const struct ot_task *task) {
         [OT_LANE_H2D] = rates->h2d_bytes,
         [OT_LANE_COMPUTE] = updates ? update_rate(rates, c->chain->state) : rates->device_bytes,
         [OT_LANE_D2H] = rates->d2h_bytes,
-        [OT_LANE_COMM] = rates->comm_bytes,
+        [OT_LANE_COMM] = is_inside(c, task) ? rates->host_comm_bytes : rates->comm_bytes,
         [OT_LANE_CPU] = rates->adamw_bytes[c->chain->state],
         [OT_LANE_NVME_READ] = rates->nvme_read_bytes,
         [OT_LANE_NVME_WRITE] = rates->nvme_write_bytes,
@@ -410,8 +417,11 @@ static double rate_of(const struct context *c, const struct ot_task *task) {
 }
 
 /* The cost beyond the start of a task. */
-static double start_seconds(const struct ot_rates *rates, enum ot_lane_id lane) {
-    return lane == OT_LANE_COMM         ? rates->comm_seconds
+static double start_seconds(const struct context *c, const struct ot_task *task) {
+    const struct ot_rates *rates = &c->costs->rates;
+    enum ot_lane_id lane = task->lane;
+    return is_inside(c, task)           ? rates->host_comm_seconds
+           : lane == OT_LANE_COMM       ? rates->comm_seconds
            : lane == OT_LANE_NVME_READ  ? rates->nvme_read_seconds
            : lane == OT_LANE_NVME_WRITE ? rates->nvme_write_seconds
                                         : 0;
@@ -468,7 +478,7 @@ struct ot_task_cost ot_costs_of_task(const struct ot_costs *costs, const struct 
     const struct context c = {costs, chain, plan, layout};
     struct ot_task_cost cost = {.seconds = costs->rates.task_seconds, .bytes = bytes_of(&c, task)};
     cost.seconds += time_of(cost.bytes, rate_of(&c, task));
-    cost.seconds += start_seconds(&costs->rates, task->lane);
+    cost.seconds += start_seconds(&c, task);
     if (task->kind == OT_TASK_FORWARD && task->half != OT_HALF_BOTH)
         add_half(&c, task, &cost);
     else if (task->kind == OT_TASK_FORWARD)

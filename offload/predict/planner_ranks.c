@@ -29,8 +29,8 @@ struct entrant {
     bool is_over;
 };
 
-/* First, first with one copy, the other modes, and two divisions into stages. */
-enum { MOST_ENTRANTS = 2 + OT_SHARD_MODES + 2 };
+/* First, first with one copy, the other modes, and for each number of stages two divisions. */
+enum { MOST_NUMBERS = 4, MOST_ENTRANTS = 2 + OT_SHARD_MODES + 2 * MOST_NUMBERS };
 
 struct contest {
     const struct ot_plan_request *request;
@@ -55,16 +55,42 @@ static void add(struct contest *c, struct ot_shard shard, double handicap) {
 
 /* Turns of one layer, and one turn for each rank, in rounds that flow behind each other. A pipeline needs a
  * round for each rank in flight, and as many again because activations take their time to cross. */
-static void add_stages(struct contest *c, double handicap) {
+static void add_stages(struct contest *c, int number, double handicap) {
     struct ot_shard stages = c->request->shard;
     stages.mode = OT_SHARD_STAGES;
+    stages.stages = number;
     stages.head_layers = head_layers(c->request->chain, c->costs);
     stages.turn_blocks = 1;
     stages.in_flight = 0;
     add(c, stages, handicap);
     stages.turn_blocks = 0;
-    stages.in_flight = 2 * stages.ranks;
+    stages.in_flight = 2 * ot_shard_stages(&stages);
     add(c, stages, handicap);
+}
+
+/* True if the stages divide the ranks, and `world` allows the number of replicas. */
+static bool divides(const struct ot_shard *shard) {
+    int holders = ot_shard_holders(shard);
+    return holders * ot_shard_stages(shard) == shard->ranks &&
+           (!shard->world || OT_SHARD_WORLD_GROUPS % holders == 0);
+}
+
+/* One stage for each rank; and replicas: of 2 and 4 stages, and of one for each host, which keeps gradients
+ * inside hosts. Other numbers lie between these. */
+static void add_all_stages(struct contest *c, double handicap) {
+    const struct ot_shard *shard = &c->request->shard;
+    int of_host = c->costs->rates.host_ranks;
+    const int numbers[MOST_NUMBERS] = {0, 2, 4, of_host > 0 ? shard->ranks / of_host : 0};
+    for (int i = 0; i < MOST_NUMBERS; i++) {
+        struct ot_shard stages = *shard;
+        stages.mode = OT_SHARD_STAGES;
+        stages.stages = numbers[i];
+        bool is_new = i == 0 || (numbers[i] > 1 && numbers[i] < shard->ranks);
+        for (int k = 1; k < i; k++)
+            is_new = is_new && numbers[k] != numbers[i];
+        if (is_new && (i == 0 || divides(&stages)))
+            add_stages(c, numbers[i], handicap);
+    }
 }
 
 /* Mode full needs the least memory, so it has no handicap. Another mode, or one copy, must win clearly: more
@@ -76,7 +102,7 @@ static void list_entrants(struct contest *c, struct ot_shard_open open) {
     if (open.mode)
         shard.mode = OT_SHARD_FULL;
     if (shard.mode == OT_SHARD_STAGES && several)
-        add_stages(c, 0);
+        add_stages(c, shard.stages, 0);
     else
         add(c, shard, 0);
     shard.one_copy = true;
@@ -88,7 +114,7 @@ static void list_entrants(struct contest *c, struct ot_shard_open open) {
         add(c, shard, OT_PLANNER_RESOLUTION);
     }
     if (open.stages && several)
-        add_stages(c, shard.world ? OT_PLANNER_RESOLUTION : OT_PLANNER_MARGIN);
+        add_all_stages(c, shard.world ? OT_PLANNER_RESOLUTION : OT_PLANNER_MARGIN);
 }
 
 /* Searches the plan of an entrant. limit 0: its first plan. */
@@ -118,7 +144,7 @@ static int try_first_plans(struct contest *c, struct ot_error *why) {
             c->out->plan.shortage = made.plan.shortage;
         if (rc < 0 && !is_refusal(rc))
             return rc;
-        if (rc < 0 && is_stages(e))
+        if (rc < 0 && is_stages(e) && !*choice->no_stages)
             snprintf(choice->no_stages, sizeof choice->no_stages, "%s",
                      rc == -OT_E_BUDGET ? "they need more memory" : ot_error_text());
         if (rc < 0)

@@ -8,13 +8,14 @@
  * those of each.
  *
  * THE CONTEST. The ways to divide the work are the modes, one copy of the weights, and two divisions into
- * stages: turns of one layer, and one turn for each rank. The first plan of each, which costs one simulation,
- * tells their order. The best way is searched first. Each other search ends as soon as it is clear that it
- * will not win (HOPE_FIRST and others in planner_state.h); most end after a fraction of a search.
+ * stages: turns of one layer, and one turn for each rank; of several numbers of stages, if the number is open
+ * too. The first plan of each, which costs one simulation, tells their order. The best way is searched first.
+ * Each other search ends as soon as it is clear that it will not win (HOPE_FIRST and others in
+ * planner_state.h); most end after a fraction of a search.
  *
- * STAGES OR SHARES. Stages have the bits of one rank, shares those of W ranks. So, like another
- * micro-batch, stages must save OT_PLANNER_MARGIN of the step to be chosen; with shard.world, where the
- * bits are the same, OT_PLANNER_RESOLUTION.
+ * STAGES OR SHARES. Stages have the bits of one rank, replicas of a pipeline those of fewer ranks, shares
+ * those of W ranks. So, like another micro-batch, stages must save OT_PLANNER_MARGIN of the step to be
+ * chosen; with shard.world, where the bits are the same, OT_PLANNER_RESOLUTION.
  */
 #ifndef OT_OFFLOAD_PREDICT_PLANNER_RANKS_H
 #define OT_OFFLOAD_PREDICT_PLANNER_RANKS_H
@@ -22,8 +23,8 @@
 #include "offload/predict/planner.h"
 
 /* The parts of request->shard that are to be chosen: the mode, among those that cut slabs, which have the
- * same bits; whether it is stages instead; in mode full, whether the weights on the host are one copy of all
- * ranks (slabs.h). */
+ * same bits; whether it is stages instead, and how many; in mode full, whether the weights on the host are
+ * one copy of all ranks (slabs.h). */
 struct ot_shard_open {
     bool mode, stages, one_copy;
 };

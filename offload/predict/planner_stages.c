@@ -1,4 +1,5 @@
-/* Plans the ranks of a pipeline together (plan/stages.h). */
+/* Plans the ranks of a pipeline together (plan/stages.h). If there are several, the first stands for all:
+ * rank r is the rank that has stage r there. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,7 @@ struct shape {
 
 static struct shape shape_of(const struct ot_chain *chain, const struct ot_plan *divided, int rank) {
     struct ot_plan of_rank = *divided;
-    of_rank.shard.rank = rank;
+    of_rank.shard.rank = ot_shard_rank_of(&divided->shard, 0, rank);
     struct shape shape = {.layers = ot_plan_middle_blocks(chain, &of_rank, 1),
                           .first = ot_block_is_own(chain, &of_rank, 0),
                           .last = ot_block_is_own(chain, &of_rank, chain->n_blocks - 1)};
@@ -73,7 +74,7 @@ static void free_plans(struct ot_stages *st) {
 static int make_plans(struct ot_stages *st, const struct ot_plan_request *request,
                       const struct ot_plan *plan) {
     free_plans(st);
-    st->searched = request->shard.rank;
+    st->searched = ot_shard_stage(&request->shard);
     st->plans[st->searched] = *plan;
     for (int r = 0; r < st->ranks; r++) {
         struct ot_plan_request rq = *request;
@@ -81,7 +82,7 @@ static int make_plans(struct ot_stages *st, const struct ot_plan_request *reques
             continue;
         if (st->settled[st->like[r]].chain)
             rq = st->settled[st->like[r]];
-        rq.shard.rank = r;
+        rq.shard.rank = ot_shard_rank_of(&rq.shard, 0, r);
         rq.micro_sequences = plan->micro_tokens / request->sequence_tokens;
         rq.rounds = ot_plan_rounds(plan);
         rq.is_trial = true;
@@ -140,7 +141,7 @@ int ot_stages_settle(const struct ot_stages *st, struct ot_plan_request *request
             struct ot_plan plan;
             if (st->like[r] != r)
                 continue;
-            rq.shard.rank = r;
+            rq.shard.rank = ot_shard_rank_of(&rq.shard, 0, r);
             int rc = ot_plan_make(&rq, &plan);
             if (rc < 0)
                 *short_of = plan;
@@ -164,7 +165,7 @@ static int refine_shape(struct ot_search *s, int rank) {
     struct ot_plan_request given = *s->given;
     struct ot_planner_result *best = s->out, own = {.forced = st->settled[rank]};
     struct ot_search of_rank = *s;
-    given.shard.rank = own.forced.shard.rank = rank;
+    given.shard.rank = own.forced.shard.rank = ot_shard_rank_of(&given.shard, 0, rank);
     given.micro_sequences = own.forced.micro_sequences;
     given.rounds = own.forced.rounds;
     OT_TRY(ot_plan_make(&own.forced, &own.plan));
@@ -199,7 +200,7 @@ static int finish(struct ot_stages *st, int rank, const struct ot_costs *costs,
     const struct ot_plan_request *settled = &st->settled[st->like[rank]];
     struct ot_plan_request request = settled->chain ? *settled : out->forced;
     int tried = out->tried;
-    request.shard.rank = rank;
+    request.shard.rank = ot_shard_rank_of(&request.shard, 0, rank);
     request.rounds = ot_plan_rounds(&out->plan);
     ot_plan_free(&out->plan);
     *out = (struct ot_planner_result){.forced = request, .tried = tried};
@@ -213,6 +214,15 @@ static int finish(struct ot_stages *st, int rank, const struct ot_costs *costs,
     return ot_min(rc, 0);
 }
 
+/* The ranks of the first replica stand for those of the others, whose last shares may be shorter. */
+static int move_to_replica(int rank, struct ot_planner_result *out) {
+    if (rank == out->forced.shard.rank)
+        return 0;
+    out->forced.shard.rank = rank;
+    ot_plan_free(&out->plan);
+    return ot_plan_make(&out->forced, &out->plan);
+}
+
 static void close_stages(struct ot_stages *st) {
     if (st->plans)
         free_plans(st);
@@ -224,8 +234,8 @@ static void close_stages(struct ot_stages *st) {
 
 static int choose(const struct ot_plan_request *request, const struct ot_costs *costs,
                   const struct ot_plan_request *start, double limit, struct ot_planner_result *out) {
-    size_t n = (size_t)request->shard.ranks;
-    struct ot_stages st = {.ranks = request->shard.ranks,
+    size_t n = (size_t)ot_shard_stages(&request->shard);
+    struct ot_stages st = {.ranks = ot_shard_stages(&request->shard),
                            .like = calloc(n, sizeof *st.like),
                            .settled = calloc(n, sizeof *st.settled),
                            .plans = calloc(n, sizeof *st.plans),
@@ -236,12 +246,14 @@ static int choose(const struct ot_plan_request *request, const struct ot_costs *
                  ? find_shapes(&st, request)
                  : ot_fail(OT_E_BUDGET, "no memory to plan %d ranks", st.ranks);
     *out = (struct ot_planner_result){.forced = *request};
-    of_leader.shard.rank = st.leader;
+    of_leader.shard.rank = ot_shard_rank_of(&request->shard, 0, st.leader);
     of_leader.memo = memo ? memo : request->memo;
     if (rc == 0)
         rc = ot_planner_search(&of_leader, costs, start, &st, limit, out);
     if (rc == 0)
-        rc = finish(&st, request->shard.rank, costs, out);
+        rc = finish(&st, ot_shard_stage(&request->shard), costs, out);
+    if (rc == 0)
+        rc = move_to_replica(request->shard.rank, out);
     out->forced.memo = request->memo;
     out->forced.is_trial = request->is_trial;
     ot_plan_memo_close(memo);
@@ -253,7 +265,7 @@ static int choose(const struct ot_plan_request *request, const struct ot_costs *
 static bool may_halve(const struct ot_plan_request *request, const struct ot_planner_result *result,
                       double limit) {
     return request->micro_sequences == 0 && result->forced.micro_sequences > 1 &&
-           result->plan.max_micro < FEW_MICRO * request->shard.ranks &&
+           result->plan.max_micro < FEW_MICRO * ot_shard_stages(&request->shard) &&
            result->prediction.step_seconds * (1 - HOPE_STARTS) < limit;
 }
 

@@ -20,7 +20,8 @@
  *   PCIe, from GPU to GPU  2           0              out of one GPU, into another
  *   host memory            2           2              written once, read once
  *
- * Network between hosts: comm_bytes is then the share of a rank in its host's network rate.
+ * Network between hosts: comm_bytes is then the share of a rank in its host's network rate. Holders of a
+ * stage (plan/stages.h) that are on one host do not use the network, so these have rates of their own.
  */
 #ifndef OT_OFFLOAD_PREDICT_RATES_H
 #define OT_OFFLOAD_PREDICT_RATES_H
@@ -70,7 +71,11 @@ struct ot_rates {
     double crc_bytes;    /* bytes/s of checksums on one thread */
     double task_seconds; /* time to start a task */
     /* several ranks */
-    double comm_bytes;   /* bytes/s that a rank receives from the other ranks, while all ranks do */
+    double comm_bytes; /* bytes/s that a rank receives from the other ranks, while all ranks do */
+    /* The ranks of a host, and what comm_bytes and comm_seconds are if all bytes stay inside hosts. 0: not
+     * known. */
+    int host_ranks;
+    double host_comm_bytes, host_comm_seconds;
     double comm_seconds; /* time of an operation without bytes */
     double comm_link;    /* bytes that cross the rank's link for each byte that it receives */
     double comm_memory;  /* bytes of host memory that are read or written for each byte that it receives */

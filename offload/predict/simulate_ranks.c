@@ -30,7 +30,7 @@ struct member {
 struct pipeline {
     const struct ot_chain *chain;
     const struct ot_costs *costs;
-    int ranks;
+    int ranks, replicas; /* of each replica; of the pipeline */
     struct member *members;
 };
 
@@ -42,8 +42,10 @@ static int comm_count(const struct member *m) {
     return m->schedule.lane_count[OT_LANE_COMM];
 }
 
-static int tick_of(const struct ot_task *task) {
-    return task->kind == OT_TASK_TRANSFER ? task->tick : INT_MAX;
+/* True if all ranks of the pipeline wait for each other. An operation of holders waits for ranks of other
+ * replicas, which do the same at the same time, and so for none here. */
+static bool is_of_all(const struct ot_task *task) {
+    return task->tick == INT_MAX;
 }
 
 /* The number of the rank's task of a tick. Ticks of a lane rise. */
@@ -51,7 +53,7 @@ static int find_tick(const struct member *m, int tick) {
     int low = 0, high = comm_count(m) - 1;
     while (low < high) {
         int middle = (low + high) / 2;
-        if (tick_of(comm_task(m, middle)) < tick)
+        if (comm_task(m, middle)->tick < tick)
             low = middle + 1;
         else
             high = middle;
@@ -68,12 +70,12 @@ static int list_waits(struct pipeline *p, struct member *m) {
         return ot_fail(OT_E_BUDGET, "no memory to simulate %d ranks", p->ranks);
     for (int i = 0; i < n; i++) {
         const struct ot_task *task = comm_task(m, i);
-        int tick = tick_of(task);
+        int tick = task->tick;
         for (int k = 0; k < task->n_transfers; k++) {
-            int peer = m->schedule.transfers[task->first_transfer + k].peer;
+            int peer = m->schedule.transfers[task->first_transfer + k].peer / p->replicas;
             m->waits[used++] = (struct wait){peer, find_tick(&p->members[peer], tick)};
         }
-        for (int r = 0; r < p->ranks && task->n_transfers == 0; r++)
+        for (int r = 0; r < p->ranks && is_of_all(task); r++)
             if (r != m - p->members)
                 m->waits[used++] = (struct wait){r, find_tick(&p->members[r], tick)};
         m->first_wait[i + 1] = used;
@@ -186,7 +188,8 @@ static void close_pipeline(struct pipeline *p) {
 
 int ot_simulate_ranks(const struct ot_chain *chain, const struct ot_plan *plans, int ranks,
                       const struct ot_costs *costs, double limit, struct ot_prediction *out) {
-    struct pipeline p = {chain, costs, ranks, calloc((size_t)ranks, sizeof *p.members)};
+    struct pipeline p = {chain, costs, ranks, ot_shard_holders(&plans->shard),
+                         calloc((size_t)ranks, sizeof *p.members)};
     int rc = 0;
     if (!p.members)
         return ot_fail(OT_E_BUDGET, "no memory to simulate %d ranks", ranks);

@@ -20,6 +20,7 @@ struct run {
     char *send, *receive; /* device memory: [ranks][part] */
     size_t part_bytes, received_bytes;
     int ranks;
+    struct ot_comm_members members; /* of gathers and exchanges */
 };
 
 /* Around the ring of ranks. */
@@ -32,15 +33,19 @@ static void enqueue_transfer(const struct run *run) {
     ot_comm_transfer(comm, run->lane, list, run->ranks > 1 ? 2 : 0);
 }
 
+static char *own_part(const struct run *run) {
+    int number = ot_comm_rank(run->config->comm) - run->members.first;
+    return run->receive + (size_t)number * run->part_bytes;
+}
+
 static void enqueue(const struct run *run, enum measured measured) {
     struct ot_comm *comm = run->config->comm;
     switch (measured) {
     case GATHER:
-        ot_comm_all_gather(comm, run->lane, run->receive + (size_t)ot_comm_rank(comm) * run->part_bytes,
-                           run->receive, run->part_bytes);
+        ot_comm_members_gather(comm, run->lane, run->members, own_part(run), run->receive, run->part_bytes);
         break;
     case EXCHANGE:
-        ot_comm_all_to_all(comm, run->lane, run->send, run->receive, run->part_bytes);
+        ot_comm_members_exchange(comm, run->lane, run->members, run->send, run->receive, run->part_bytes);
         break;
     case BROADCAST:
         ot_comm_broadcast(comm, run->lane, run->receive, run->part_bytes, 0);
@@ -93,13 +98,14 @@ static int time_operation(const struct run *run, enum measured measured, double 
 
 static int measure_size(struct run *run) {
     static const char *const names[] = {"all_gather", "all_to_all", "broadcast", "transfer"};
-    for (int op = GATHER; op <= (run->config->with_transfers ? TRANSFER : BROADCAST); op++) {
+    int last = run->config->members > 0 ? EXCHANGE : run->config->with_transfers ? TRANSFER : BROADCAST;
+    for (int op = GATHER; op <= last; op++) {
         struct ot_comm_rate rate = {.operation = names[op], .part_bytes = run->part_bytes};
         double copy_seconds;
         if (run->ranks > 1)
             rate.received_bytes = op == BROADCAST || op == TRANSFER
                                       ? run->part_bytes
-                                      : (size_t)(run->ranks - 1) * run->part_bytes;
+                                      : (size_t)(run->members.n - 1) * run->part_bytes;
         run->received_bytes = rate.received_bytes;
         OT_TRY(time_operation(run, (enum measured)op, &rate.seconds));
         rate.rate = (double)rate.received_bytes / rate.seconds;
@@ -126,6 +132,8 @@ static int open_memory(struct run *run, size_t bytes, size_t staging_bytes, void
 
 int ot_comm_rates_measure(const struct ot_comm_rates_config *config) {
     struct run run = {.config = config, .ranks = ot_comm_ranks(config->comm)};
+    int rank = ot_comm_rank(config->comm), n = config->members > 0 ? config->members : run.ranks;
+    run.members = (struct ot_comm_members){rank - rank % n, n};
     size_t most = 0, staging_bytes;
     void *staging = NULL;
     for (int i = 0; i < config->n_sizes; i++)

@@ -27,7 +27,10 @@ struct ot_comm_rates_config {
     const size_t *sizes; /* [n_sizes] bytes of a part, each at least 1 */
     int n_sizes;
     bool with_transfers; /* measure them too: the communicator has them */
-    double seconds;      /* for each row; 0: 0.5 s */
+    /* 0; or: measures the gather and the exchange alone, among each so many consecutive ranks, all at once.
+     * The number divides the ranks, and the communicator has transfers. */
+    int members;
+    double seconds; /* for each row; 0: 0.5 s */
     /* Called on every rank with the same rows. An error ends the measurement on this rank alone. */
     int (*take)(void *context, const struct ot_comm_rate *rate);
     void *context;

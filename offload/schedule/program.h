@@ -95,7 +95,7 @@ struct ot_program {
     int n_joining;
     int next_state_slot, next_tile_slot, next_grad_slot; /* slots used in turn */
     struct ot_stage_times times;                         /* empty: the plan has no stages */
-    int next_transfer;
+    int next_transfer, tick; /* tick: of the transfers that were listed last; -1: there are none */
 };
 
 /* Opens a program that writes to *out. Call ot_program_close also if this fails. Errors: OT_E_BUDGET (no
@@ -202,7 +202,8 @@ void ot_program_exchange(struct ot_program *p, int slab, int use, int sum, struc
 struct ot_tag ot_program_join(struct ot_program *p, int slab, int use, int sum, struct ot_tag local);
 /* If each rank updates everything, gathers the joined shares. Returns the tag of the sum. */
 struct ot_tag ot_program_gather_sum(struct ot_program *p, int slab, int sum, struct ot_tag joined);
-/* Gathers the norms of a slab, or with slab < 0 the losses. Does nothing with one rank. */
+/* Gathers the norms of a slab, or with slab < 0 the losses. Does nothing with one rank. With stages: the
+ * norms of a slab from its holders, if there are several; or everything. */
 void ot_program_result_gather(struct ot_program *p, int slab);
 
 /* Stages (program_stages.c). `open` computes the ticks and lists the visits of this rank; it does nothing
@@ -212,6 +213,9 @@ void ot_program_close_stages(struct ot_program *p);
 /* Lists the transfers of all ticks before this one, or before a unit. */
 void ot_program_transfer_before(struct ot_program *p, int tick);
 void ot_program_transfer_for(struct ot_program *p, int block, int micro, bool backward);
+/* Lists the transfers up to those of a unit's result: operations of the holders, which may take long, then
+ * do not delay it. */
+void ot_program_transfer_results(struct ot_program *p, int block, int micro, bool backward);
 /* The device buffer of the gradient sum of a use (block * OT_MAX_USES + its number in the block). */
 int ot_program_sum(struct ot_program *p, int use);
 /* Called when the sum of a shared slab's use crosses: the sender frees its buffer; the owner, which receives

@@ -62,7 +62,7 @@ int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const st
     p->halves = calloc((size_t)layout->places, sizeof *p->halves);
     p->joining = calloc((size_t)chain->n_slabs, sizeof *p->joining);
     p->sums = calloc((size_t)ot_layout_sum(chain->n_blocks, 0, 0), sizeof *p->sums);
-    p->prepared = -1;
+    p->prepared = p->tick = -1;
     p->look_ahead = find_look_ahead(chain);
     if (!p->visits || !p->needs || !p->uses_left || !p->deferred || !p->streamed || !p->uploaded ||
         !p->gathered || !p->met || !p->finished || !p->in_slot || !p->in_host_slot || !p->decoded ||

@@ -3,12 +3,15 @@
  * The comm lane runs in the listed order, and every rank must list the same operations in the same order. So
  * the order here follows from the chain, the shard mode, the rounds and the numbers of slots, and from
  * nothing else of the plan: not from homes, engines or tiles. With one copy (slabs.h) it also follows from
- * which weights are on the host. A plan with stages has other operations on
- * each rank (program_stages.c).
+ * which weights are on the host. A plan with stages has other operations on each rank of a pipeline
+ * (program_stages.c), and on the holders of a stage the same.
  *
  * A block's weights are gathered before the gradients of the block before it are exchanged: otherwise the
  * gather would wait for that block's backward.
  */
+#include <limits.h>
+
+#include "offload/plan/stages.h"
 #include "offload/schedule/program.h"
 #include "src/base/hash.h"
 
@@ -23,13 +26,20 @@ static struct ot_tag sum_tag(int slab, int use, int what) {
     return ot_tag(OT_CONTENT_GRAD_SUM, exchange_id(slab, use), what, 0);
 }
 
+/* An operation of a slab's holders. */
+static struct ot_task *holders_task(struct ot_program *p, enum ot_task_kind kind, int slab) {
+    struct ot_task *task = ot_program_task(p, kind, OT_LANE_COMM);
+    task->slab = slab;
+    task->tick = p->tick;
+    return task;
+}
+
 /* ---- weights ---- */
 
 static void gather_slab(struct ot_program *p, int slab) {
     int tiles = ot_slab_tiles(p->chain, p->plan, slab);
     struct ot_tag tag = ot_program_weights_tag(p, slab, 0);
-    struct ot_task *task = ot_program_task(p, OT_TASK_GATHER, OT_LANE_COMM);
-    task->slab = slab;
+    struct ot_task *task = holders_task(p, OT_TASK_GATHER, slab);
     task->from = ot_program_held_weights(p, slab);
     task->to = ot_program_stored_weights(p, slab);
     ot_program_read(p, task, task->from, tag);
@@ -50,7 +60,8 @@ void ot_program_gather(struct ot_program *p, int visit) {
     for (int u = 0; u < block->n_uses && p->rc >= 0; u++) {
         int slab = block->uses[u].slab;
         bool needed = !at->backward || block->uses[u].needed_in_backward;
-        if (!p->gathered[slab] && needed && !ot_slab_has_one_copy(p->plan, slab))
+        bool whole = p->gathered[slab] || ot_slab_has_one_copy(p->plan, slab);
+        if (!whole && needed && ot_slab_is_own(p->plan, slab)) /* else it was borrowed as a whole */
             gather_slab(p, slab);
     }
 }
@@ -91,7 +102,7 @@ int ot_schedule_make_gather(const struct ot_chain *chain, const struct ot_plan *
         return ot_program_close(&p);
     out->alone = true;
     for (int s = 0; s < chain->n_slabs && p.rc >= 0; s++)
-        if (ot_plan_is_sharded(plan) && !ot_slab_is_streamed(plan, s))
+        if (ot_plan_is_sharded(plan) && !ot_slab_is_streamed(plan, s) && ot_slab_is_own(plan, s))
             gather_slab(&p, s);
         else if (ot_slab_has_one_copy(plan, s))
             meet(&p, s);
@@ -117,8 +128,7 @@ void ot_program_exchange(struct ot_program *p, int slab, int use, int sum, struc
         ot_program_read(p, narrow, sum, local);
         ot_program_write(p, narrow, place, narrowed);
     }
-    struct ot_task *task = ot_program_task(p, OT_TASK_EXCHANGE, OT_LANE_COMM);
-    task->slab = slab;
+    struct ot_task *task = holders_task(p, OT_TASK_EXCHANGE, slab);
     task->from = sum;
     task->to = place;
     if (p->plan->shard.narrow) {
@@ -169,14 +179,21 @@ uint32_t ot_schedule_operations(const struct ot_schedule *schedule, uint32_t crc
 
 /* ---- results ---- */
 
-/* With stages each rank has the norms of its own slabs, and one rank has the losses: they are gathered once,
- * together. */
+/* With stages each rank has the norms of its own slabs, and one rank of a replica has the losses: they are
+ * gathered once, together. Before that the holders of a slab gather its norms. */
 static void gather_stage_results(struct ot_program *p, int slab) {
-    if (slab >= 0)
+    if (slab >= 0 && !ot_plan_is_sharded(p->plan))
         return;
-    struct ot_task *task = ot_program_task(p, OT_TASK_RESULT_GATHER, OT_LANE_COMM);
+    struct ot_task *task = holders_task(p, OT_TASK_RESULT_GATHER, slab);
     task->from = task->to = p->layout->all_results;
-    ot_program_access(p, task, task->to, true, true);
+    if (slab < 0) {
+        task->tick = INT_MAX;
+        ot_program_access(p, task, task->to, true, true);
+        return;
+    }
+    struct ot_tag tag = ot_tag(OT_CONTENT_RESULT, slab, 0, 0);
+    ot_program_update(p, task, task->to, tag, tag);
+    ot_program_narrow(task, slab, 1);
 }
 
 void ot_program_result_gather(struct ot_program *p, int slab) {

@@ -60,6 +60,16 @@ uint32_t ot_schedule_link_crc(const struct ot_schedule *schedule, int peer, bool
     return crc;
 }
 
+uint32_t ot_schedule_holder_crc(const struct ot_schedule *schedule) {
+    uint32_t crc = 0;
+    for (int i = 0; i < schedule->lane_count[OT_LANE_COMM]; i++) {
+        const struct ot_task *task = &schedule->tasks[schedule->lane_tasks[OT_LANE_COMM][i]];
+        int32_t all[] = {(int32_t)task->kind, task->slab, task->tick};
+        crc = ot_crc32(crc, all, sizeof all);
+    }
+    return crc;
+}
+
 int ot_schedule_check_ticks(const struct ot_schedule *schedule) {
     int last = -1;
     for (int i = 0; i < schedule->lane_count[OT_LANE_COMM]; i++) {
@@ -113,7 +123,9 @@ static int buffer_of(struct ot_program *p, const struct ot_stage_transfer *t, bo
 
 /* Adds one half of a transfer to the task. A sum that has left is no longer needed here. */
 static void add_half(struct ot_program *p, struct ot_task *task, const struct ot_stage_transfer *t) {
-    bool sends = t->from == p->plan->shard.rank;
+    const struct ot_shard *shard = &p->plan->shard;
+    bool sends = t->from == ot_shard_stage(shard);
+    int peer = ot_shard_rank_of(shard, ot_shard_holder(shard), sends ? t->to : t->from);
     struct ot_tag tag;
     int buffer = buffer_of(p, t, sends, &tag);
     if (buffer == OT_NO_BUFFER && p->rc >= 0)
@@ -123,7 +135,7 @@ static void add_half(struct ot_program *p, struct ot_task *task, const struct ot
     struct ot_task_transfer *half = p->rc >= 0 ? add_transfer(p) : NULL;
     if (!half)
         return;
-    *half = (struct ot_task_transfer){sends ? t->to : t->from, sends, t->kind, t->index, t->micro, buffer};
+    *half = (struct ot_task_transfer){peer, sends, t->kind, t->index, t->micro, buffer};
     task->n_transfers++;
     if (sends)
         ot_program_read(p, task, buffer, tag);
@@ -140,8 +152,9 @@ static void add_half(struct ot_program *p, struct ot_task *task, const struct ot
 static void transfer(struct ot_program *p, const struct ot_stage_transfer *first,
                      const struct ot_stage_transfer *end) {
     struct ot_task *task = NULL;
+    int stage = ot_shard_stage(&p->plan->shard);
     for (const struct ot_stage_transfer *t = first; t < end; t++) {
-        if (t->from != p->plan->shard.rank && t->to != p->plan->shard.rank)
+        if (t->from != stage && t->to != stage)
             continue;
         if (!task) {
             task = ot_program_task(p, OT_TASK_TRANSFER, OT_LANE_COMM);
@@ -162,8 +175,15 @@ void ot_program_transfer_before(struct ot_program *p, int tick) {
         while (next < end && next->tick == first->tick)
             next++;
         transfer(p, first, next);
+        p->tick = first->tick;
         p->next_transfer += (int)(next - first);
     }
+}
+
+void ot_program_transfer_results(struct ot_program *p, int block, int micro, bool backward) {
+    if (p->times.forward)
+        ot_program_transfer_before(
+            p, ot_stage_times_crosses(&p->times, p->chain, p->plan, block, micro, backward) + 1);
 }
 
 void ot_program_transfer_for(struct ot_program *p, int block, int micro, bool backward) {

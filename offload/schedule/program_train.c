@@ -499,6 +499,8 @@ static void run_visit(struct ot_program *p, int v) {
         if (m == visit->first_micro + visit->n_micro / 2 && v + 1 < p->n_visits && p->visits[v + 1].backward)
             return_sums(p, p->visits[v + 1].block, p->visits[v + 1].first_micro);
     }
+    if (ot_plan_exchanges(p->plan))
+        ot_program_transfer_results(p, visit->block, end - 1, visit->backward);
     if (prepares_ahead(p) && v + 1 < p->n_visits)
         prepare(p, v + 1);
     if (visit->backward && end != p->plan->max_micro)

@@ -196,8 +196,9 @@ struct ot_task {
     /* Buffers by role; OT_NO_BUFFER: none. For a parity pair, its first buffer. */
     int weights[OT_MAX_USES], grads[OT_MAX_USES];
     int x, y, dxy, saved, from, to, state, via, used;
-    enum ot_keep_level saved_level;        /* level that `saved` has, or that is copied */
-    int tick, first_transfer, n_transfers; /* TRANSFER: its halves in the schedule */
+    enum ot_keep_level saved_level; /* level that `saved` has, or that is copied */
+    int tick; /* comm, stages: of a TRANSFER; of an operation of holders, that of the transfers before it */
+    int first_transfer, n_transfers; /* TRANSFER: its halves in the schedule */
     int n_deps;
     struct ot_dep *deps;
     /* Set by ot_schedule_link. */
@@ -263,6 +264,9 @@ uint32_t ot_schedule_operations(const struct ot_schedule *schedule, uint32_t crc
 /* Stages: a fingerprint of what the schedule sends to a rank, or receives from it, in order. It must be equal
  * on both sides of a link. */
 uint32_t ot_schedule_link_crc(const struct ot_schedule *schedule, int peer, bool sends);
+/* A fingerprint of the rank's own operations, in order, and of their places among the ticks. The holders of a
+ * stage have the same. */
+uint32_t ot_schedule_holder_crc(const struct ot_schedule *schedule);
 /* Checks that transfers are in the order of their ticks, so that ranks do not wait in a cycle
  * (stage_times.h). Errors: OT_E_INTERNAL. */
 int ot_schedule_check_ticks(const struct ot_schedule *schedule);

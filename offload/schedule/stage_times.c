@@ -58,9 +58,20 @@ static void next_visit(const struct table *t, int rank, bool backward, struct cu
     }
 }
 
-static int ticks_of(const struct table *t, int block, bool backward) {
-    int layers = block == last_block(t) && t->plan->shard.head_layers > 1 ? t->plan->shard.head_layers : 1;
+static int unit_ticks(const struct ot_chain *chain, const struct ot_plan *plan, int block, bool backward) {
+    bool heavy = block == chain->n_blocks - 1 && plan->shard.head_layers > 1;
+    int layers = heavy ? plan->shard.head_layers : 1;
     return backward ? layers * OT_STAGE_BACKWARD_TICKS : layers;
+}
+
+static int ticks_of(const struct table *t, int block, bool backward) {
+    return unit_ticks(t->chain, t->plan, block, backward);
+}
+
+int ot_stage_times_crosses(const struct ot_stage_times *times, const struct ot_chain *chain,
+                           const struct ot_plan *plan, int block, int micro, bool backward) {
+    return ot_stage_time(times, block, micro, backward) + unit_ticks(chain, plan, block, backward) +
+           times->lead - 2;
 }
 
 /* The tick from which the owner of block `reader` may read a result of (block, micro); -1: the result has
@@ -118,8 +129,8 @@ static void note_visit(const struct table *t, const struct cursor *c, bool backw
     t->times->visits[t->times->n_visits++] = (struct ot_stage_visit){c->block, c->round, backward};
 }
 
-/* Lets a rank run a unit in the tick, if it may. Returns false if it waits. */
-static bool work(struct table *t, int rank, struct worker *w, int tick) {
+/* Lets the rank of a stage run a unit in the tick, if it may. Returns false if it waits. */
+static bool work(struct table *t, int stage, struct worker *w, int tick) {
     if (w->free_at > tick)
         return true;
     if (w->at_work == 0 && may_begin(t, w, true, tick))
@@ -134,15 +145,15 @@ static bool work(struct table *t, int rank, struct worker *w, int tick) {
     int micro = round.first + w->micro;
     if (!is_ready(t, c->block, micro, backward, tick))
         return false;
-    if (w->micro == 0 && rank == t->plan->shard.rank)
+    if (w->micro == 0 && stage == ot_shard_stage(&t->plan->shard))
         note_visit(t, c, backward);
     int unit = c->block * t->times->n_micro + micro;
     (backward ? t->times->backward : t->times->forward)[unit] = tick;
-    if (!backward && rank == t->plan->shard.rank)
+    if (!backward && stage == ot_shard_stage(&t->plan->shard))
         t->times->buffers[unit] = (uint8_t)(t->n_forward++ % OT_STAGE_BUFFERS);
     w->free_at = tick + ticks_of(t, c->block, backward);
     if (++w->micro == round.n) {
-        next_visit(t, rank, backward, backward ? &w->backward : &w->forward);
+        next_visit(t, stage, backward, backward ? &w->backward : &w->forward);
         w->at_work = w->micro = 0;
     }
     return true;
@@ -156,7 +167,8 @@ static int list_facts(struct table *t) {
     t->before = malloc((size_t)t->times->n_micro * sizeof *t->before);
     if (!last || !t->owners || !t->before) {
         free(last);
-        return ot_fail(OT_E_BUDGET, "no memory for a pipeline of %d stages", t->plan->shard.ranks);
+        return ot_fail(OT_E_BUDGET, "no memory for a pipeline of %d stages",
+                       ot_shard_stages(&t->plan->shard));
     }
     for (int b = 0; b < t->chain->n_blocks; b++)
         t->owners[b] = ot_block_owner(t->chain, t->plan, b);
@@ -174,7 +186,7 @@ static int list_facts(struct table *t) {
 /* Gives ticks to all units, tick by tick. Some rank works at least in each LEAD-th tick: of the units
  * without a tick, the first in the order of a run on one rank waits for none of the others. */
 static int fill(struct table *t) {
-    int ranks = t->plan->shard.ranks, waited = 0;
+    int ranks = ot_shard_stages(&t->plan->shard), waited = 0;
     struct worker *workers = calloc((size_t)ranks, sizeof *workers);
     if (!workers)
         return ot_fail(OT_E_BUDGET, "no memory for a pipeline of %d stages", ranks);
@@ -203,7 +215,7 @@ static void add(const struct table *t, int block, int to, int micro, enum ot_tra
     bool backward = kind == OT_TRANSFER_GRADIENT || kind == OT_TRANSFER_SUM;
     int from = ot_block_owner(t->chain, t->plan, block);
     int time = ot_stage_time(t->times, block, micro, backward);
-    int tick = time + ticks_of(t, block, backward) + t->times->lead - 2;
+    int tick = ot_stage_times_crosses(t->times, t->chain, t->plan, block, micro, backward);
     if (time < 0 || from == to)
         return;
     t->times->transfers[t->times->n_transfers++] =
@@ -267,7 +279,7 @@ int ot_stage_times_make(const struct ot_chain *chain, const struct ot_plan *plan
     size_t most = 2 * units + 2 * OT_MAX_USES * (size_t)chain->n_blocks; /* transfers */
     *out = (struct ot_stage_times){.n_blocks = chain->n_blocks,
                                    .n_micro = n_micro,
-                                   .lead = places >= 2 * plan->shard.ranks ? 2 : 1,
+                                   .lead = places >= 2 * ot_shard_stages(&plan->shard) ? 2 : 1,
                                    .forward = malloc(units * sizeof *out->forward),
                                    .backward = malloc(units * sizeof *out->backward),
                                    .buffers = calloc(units, sizeof *out->buffers),

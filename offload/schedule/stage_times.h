@@ -40,6 +40,11 @@
  * That needs three things, which ranks check before the first step (ot_schedule_links): each rank's
  * operations are in the order of the ticks; both halves of a transfer have one tick; on each link the sent
  * activations are those that the other side receives, in one order.
+ *
+ * If a stage has several holders, their own operations come between transfers. Such an operation counts in
+ * the tick of the transfers that the rank lists before it, after these, and after its operations before. All
+ * holders of a stage list the same operations in the same places, which they check too. So it has one place
+ * in the order of all operations, and the induction goes over these places.
  */
 #ifndef OT_OFFLOAD_SCHEDULE_STAGE_TIMES_H
 #define OT_OFFLOAD_SCHEDULE_STAGE_TIMES_H
@@ -77,6 +82,10 @@ enum { OT_STAGE_BACKWARD_TICKS = 3 };
 int ot_stage_times_make(const struct ot_chain *chain, const struct ot_plan *plan, bool train,
                         struct ot_stage_times *out);
 void ot_stage_times_free(struct ot_stage_times *times);
+
+/* The tick in which the result of a unit crosses, if another rank reads it. */
+int ot_stage_times_crosses(const struct ot_stage_times *times, const struct ot_chain *chain,
+                           const struct ot_plan *plan, int block, int micro, bool backward);
 
 static inline int ot_stage_time(const struct ot_stage_times *times, int block, int micro, bool backward) {
     return (backward ? times->backward : times->forward)[block * times->n_micro + micro];

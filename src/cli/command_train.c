@@ -67,6 +67,10 @@ static bool writes_out(const struct train *t) {
     return !t->settings.in_effect.no_save && ot_is_rank0(&t->session);
 }
 
+static int resumed_stages(const struct train *t) {
+    return t->resume.checkpoint ? (int)ot_json_int(ot_json_get(t->resume.record->options, "stages"), 0) : 0;
+}
+
 /* All but the length of a step. */
 static void find_need(struct train *t) {
     const struct ot_session *s = &t->session;
@@ -80,6 +84,7 @@ static void find_need(struct train *t) {
                                        .clip = o->clip > 0,
                                        .cache_tokens = ot_sample_row_tokens(s, &t->rows, t->sample_row),
                                        .resumed_ranks = t->resume.checkpoint ? t->resume.record->ranks : 0,
+                                       .resumed_stages = resumed_stages(t),
                                        .gathers = !o->no_save,
                                        .host_bytes = ot_rows_bytes(&t->rows)};
     ot_answers_need(t->answers, s, &t->need);
@@ -162,7 +167,7 @@ static int prepare(struct train *t) {
     const struct ot_options *o = s->options;
     t->need.step_sequences = t->shape.step_sequences;
     OT_TRY(ot_session_plan(s, &t->need));
-    OT_TRY(ot_resume_check_ranks(&t->resume, o, ot_shard_summing_ranks(&s->ranks.shard)));
+    OT_TRY(ot_resume_check_ranks(&t->resume, o, ot_shard_holders(&s->ranks.shard)));
     t->report = (struct ot_report){.session = s,
                                    .rows = &t->rows,
                                    .shape = &t->shape,
@@ -207,6 +212,14 @@ static int predict_times(struct train *t) {
                                 &s->plan.forecast.costs, s->plan.prediction.step_seconds, &t->times);
 }
 
+/* The chosen mode, and of replicas the number of stages, become options of the run. */
+static void keep_division(struct train *t) {
+    const struct ot_shard *shard = &t->session.plan.chosen.shard;
+    ot_settings_choose_word(&t->settings, "shard", OT_CHOICE_SHARD_NONE + (int)shard->mode);
+    if (shard->mode == OT_SHARD_STAGES && ot_shard_holders(shard) > 1)
+        ot_settings_choose_count(&t->settings, "stages", ot_shard_stages(shard));
+}
+
 /* May take seconds, so call it after all other checks. */
 static int forecast(struct train *t) {
     struct ot_session *s = &t->session;
@@ -217,7 +230,7 @@ static int forecast(struct train *t) {
     if (!s->options->micro_batch)
         ot_settings_choose_count(&t->settings, "micro-batch", s->plan.chosen.micro_tokens / t->shape.seq_len);
     if (s->ranks.comm && s->options->shard == OT_CHOICE_SHARD_AUTO)
-        ot_settings_choose_word(&t->settings, "shard", OT_CHOICE_SHARD_NONE + (int)s->plan.chosen.shard.mode);
+        keep_division(t);
     return ot_run_identity_take_options(&t->identity, s->options);
 }
 

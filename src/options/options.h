@@ -312,6 +312,7 @@ struct ot_options {
 
     const char *comm; /* of several ranks: "auto", a name or a path */
     double comm_timeout;
+    int64_t stages; /* 0: one for each rank */
     int shard, share_weights, exchange, deterministic;
     struct ot_count_list sizes; /* of comm-test */
 

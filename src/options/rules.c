@@ -285,6 +285,8 @@ static int check_shares(const struct ot_options *o) {
 }
 
 static int check_sharing(const struct ot_options *o) {
+    if (o->stages > 0 && o->shard != OT_CHOICE_SHARD_STAGES)
+        return ot_fail(OT_E_USAGE, "--stages has no effect without --shard stages");
     if (o->share_weights != OT_CHOICE_SHARE_WEIGHTS_YES)
         return 0;
     static const char *const others[] = {[OT_CHOICE_SHARD_NONE] = "none",

@@ -269,6 +269,8 @@ static const struct ot_option table[] = {
     {"shard", OT_OPTION_CHOICE, OT_SECTION_RANKS, FIELD(shard), MODELS | PLAN,
      .choices = "auto|none|state|full|stages", .fallback = "auto", .on_resume = OT_RESUME_FREE,
      .elsewhere = "zero-stage fsdp sharding-strategy zero"},
+    {"stages", OT_OPTION_COUNT, OT_SECTION_RANKS, FIELD(stages), MODELS | PLAN, .argument = "S", .min = 2,
+     .max = OT_MAX_RANKS, .chosen = "one for each rank", .on_resume = OT_RESUME_FREE},
     {"share-weights", OT_OPTION_CHOICE, OT_SECTION_RANKS, FIELD(share_weights), MODELS | PLAN,
      .choices = "auto|yes|no", .fallback = "auto", .on_resume = OT_RESUME_FREE,
      .elsewhere = "shared-weights share-memory"},

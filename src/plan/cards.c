@@ -537,6 +537,9 @@ static void connect_hosts(int local_ranks, struct ot_rates *r, const struct ot_f
     double remote = f->remote_share, local = 1 - remote;
     double by_network = f->nic_bytes * REACHED / local_ranks / remote;
     double by_host = local > 0 ? r->comm_bytes / local : by_network;
+    r->host_ranks = local_ranks;
+    r->host_comm_bytes = r->comm_bytes;
+    r->host_comm_seconds = r->comm_seconds;
     r->comm_seconds = REMOTE_SECONDS;
     r->comm_bytes = ot_min(by_network, by_host);
     r->comm_link = local * r->comm_link + 2 * remote;
@@ -557,4 +560,5 @@ void ot_fabric_describe(const struct ot_fabric_request *rq, struct ot_rates *rat
 
 void ot_fabric_vary(int end, struct ot_rates *rates) {
     rates->comm_bytes *= 1 + end * SPREAD;
+    rates->host_comm_bytes *= 1 + end * SPREAD;
 }

@@ -211,6 +211,7 @@ static void make_request(struct ot_plan_case *c) {
     rq->snapshot_slots = ot_saver_slots(ot_model_param_count(&c->config), rq->chain->dtype);
     rq->shard = (struct ot_shard){.ranks = ranks_of(c),
                                   .mode = ot_plan_request_mode(c->options),
+                                  .stages = (int)c->options->stages,
                                   .world = c->options->deterministic == OT_CHOICE_DETERMINISTIC_WORLD,
                                   .narrow = c->options->exchange == OT_CHOICE_EXCHANGE_DTYPE,
                                   .one_copy = c->options->share_weights == OT_CHOICE_SHARE_WEIGHTS_YES};

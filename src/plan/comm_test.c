@@ -328,6 +328,48 @@ static int check_pipeline(const struct run *run, size_t bytes) {
     return rc;
 }
 
+/* Half of the ranks: what they gather, and what they exchange. The other half does the same at the same time.
+ */
+static int check_members(const struct run *run, size_t bytes) {
+    int half = run->ranks - run->ranks / 2;
+    const struct ot_comm_members members = run->rank < half
+                                               ? (struct ot_comm_members){0, half}
+                                               : (struct ot_comm_members){half, run->ranks - half};
+    size_t all_bytes = (size_t)members.n * bytes;
+    struct buffer part = {0}, all = {0}, out = {0}, in = {0};
+    int rc;
+    OT_TRY_GOTO(open_buffer(run, bytes, &part), rc, out);
+    OT_TRY_GOTO(open_buffer(run, all_bytes, &all), rc, out);
+    OT_TRY_GOTO(open_buffer(run, all_bytes, &out), rc, out);
+    OT_TRY_GOTO(open_buffer(run, all_bytes, &in), rc, out);
+    fill_part(run, part.host, run->rank, run->rank, bytes);
+    for (int i = 0; i < members.n; i++)
+        fill_part(run, out.host + (size_t)i * bytes, run->rank, members.first + i, bytes);
+    to_device(run, &part);
+    to_device(run, &all);
+    to_device(run, &out);
+    to_device(run, &in);
+    ot_comm_members_gather(run->checks->comm, run->lane, members, part.device, all.device, bytes);
+    ot_comm_members_exchange(run->checks->comm, run->lane, members, out.device, in.device, bytes);
+    OT_TRY_GOTO(to_host(run, &all), rc, out);
+    OT_TRY_GOTO(to_host(run, &in), rc, out);
+    for (int i = 0; i < members.n && rc == 0; i++) {
+        int r = members.first + i;
+        const unsigned char *received = in.host + (size_t)i * bytes;
+        rc = check_part(run, all.host + (size_t)i * bytes, r, r, bytes, "what half of the ranks gather");
+        if (rc == 0 && r == run->rank)
+            rc = check_untouched(received, bytes, "what half of the ranks exchange");
+        else if (rc == 0)
+            rc = check_part(run, received, r, run->rank, bytes, "what half of the ranks exchange");
+    }
+out:
+    free_buffer(run, &in);
+    free_buffer(run, &out);
+    free_buffer(run, &all);
+    free_buffer(run, &part);
+    return rc;
+}
+
 /* ---- the checks of the functions that wait ---- */
 
 static int check_gather_host(const struct run *run, size_t bytes) {
@@ -397,7 +439,7 @@ static check *const checks_of_all[] = {
     check_gather_inside, check_gather_outside, check_exchange,       check_broadcast,
     check_group,         check_gather_host,    check_broadcast_host, check_agreement,
 };
-static check *const checks_of_transfers[] = {check_ring, check_pairs, check_pipeline};
+static check *const checks_of_transfers[] = {check_ring, check_pairs, check_pipeline, check_members};
 enum {
     OF_ALL = sizeof checks_of_all / sizeof *checks_of_all,
     OF_TRANSFERS = sizeof checks_of_transfers / sizeof *checks_of_transfers

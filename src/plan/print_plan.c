@@ -164,17 +164,20 @@ static int layers_of(const struct ot_plan_case *c) {
                                     : (int)c->config.n_layers;
 }
 
-/* "stages  9 + 8 + 8 + 7 layers, one turn each · 16 rounds, 8 in flight": the division, by rank. */
+/* "stages  9 + 8 + 8 + 7 layers, one turn each · 2 replicas · 16 rounds, 8 in flight": the division of a
+ * replica, by rank. */
 static void print_stages(const struct ot_plan_case *c, FILE *out) {
     const struct ot_plan *plan = &c->chosen.plan;
     struct ot_shard shard = plan->shard;
     fprintf(out, "stages  ");
-    for (shard.rank = 0; shard.rank < shard.ranks; shard.rank++)
+    for (shard.rank = 0; shard.rank < shard.ranks; shard.rank += ot_shard_holders(&shard))
         fprintf(out, "%s%d", shard.rank > 0 ? " + " : "", ot_shard_layers(ot_model_chain(c->model), &shard));
     if (shard.turn_blocks > 0)
         fprintf(out, " layers, in turns of %d", shard.turn_blocks);
     else
         fprintf(out, " layers, one turn each");
+    if (ot_shard_holders(&shard) > 1)
+        fprintf(out, " · %d replicas", ot_shard_holders(&shard));
     if (ot_plan_rounds(plan) > 1)
         fprintf(out, " · %d rounds, %d in flight", ot_plan_rounds(plan), ot_max(shard.in_flight, 1));
     fprintf(out, "\n");
@@ -286,31 +289,52 @@ static void print_time(const struct ot_plan_case *c, FILE *out) {
     print_lanes(c, out);
 }
 
-/* Prints how the bytes between ranks follow from the model: (W - 1) / W of the gathered and exchanged
- * bytes. */
+/* Parameters of the slabs that rank 0 holds with others. */
+static double shared_params(const struct ot_plan_case *c) {
+    const struct ot_chain *chain = ot_model_chain(c->model);
+    int64_t n = 0;
+    for (int s = 0; s < chain->n_slabs; s++)
+        n += ot_slab_is_own(&c->chosen.plan, s) ? chain->slabs[s].n_params : 0;
+    return (double)n;
+}
+
+/* What crosses between the ranks of a pipeline. */
+static void print_crossing(const struct ot_plan_case *c, FILE *out) {
+    const struct ot_prediction *p = &c->chosen.prediction;
+    double weight = (double)ot_dtype_bytes(c->machine.dtype),
+           elems = (double)ot_model_chain(c->model)->boundary_elems;
+    double crossing = p->bytes[OT_LANE_COMM] - p->gathered - p->exchanged;
+    fprintf(out,
+            "comm    rank 0 sends or receives %.2f GB a step = activations and their gradients, %.0f bytes x "
+            "%.0f a token, %.1f times\n",
+            crossing * 1e-9, weight, elems, crossing / weight / p->tokens / elems);
+    if (p->exchanged > 0)
+        fprintf(out, "        and receives from the same stage of other replicas");
+}
+
+/* Prints how the bytes between ranks follow from the model: (D - 1) / D of the gathered and exchanged
+ * bytes, with D holders of a slab. */
 static void print_exchange(const struct ot_plan_case *c, FILE *out) {
     const struct ot_prediction *p = &c->chosen.prediction;
     const struct ot_shard *shard = &c->chosen.plan.shard;
     struct ot_plan_answer a = ot_plan_case_answer(c);
-    double params = (double)ot_model_param_count(&c->config), share = (a.ranks - 1.0) / a.ranks;
+    int holders = ot_shard_holders(shard);
+    bool stages = ot_plan_has_stages(&c->chosen.plan);
+    double params = stages ? shared_params(c) : (double)ot_model_param_count(&c->config);
     double weight = (double)ot_dtype_bytes(c->machine.dtype), sum = shard->narrow ? weight : sizeof(float);
+    double share = (holders - 1.0) / holders;
     if (a.ranks == 1)
         return;
-    if (ot_plan_has_stages(&c->chosen.plan))
-        fprintf(
-            out,
-            "comm    rank 0 sends or receives %.2f GB a step = activations and their gradients, %.0f bytes "
-            "x %lld a token, %.1f times\n",
-            p->bytes[OT_LANE_COMM] * 1e-9, weight, (long long)ot_model_chain(c->model)->boundary_elems,
-            p->bytes[OT_LANE_COMM] / weight / p->tokens / (double)ot_model_chain(c->model)->boundary_elems);
+    if (stages)
+        print_crossing(c, out);
     else
         fprintf(out, "comm    each rank receives %.2f GB a step =", p->bytes[OT_LANE_COMM] * 1e-9);
     if (p->gathered > 0)
         fprintf(out, " weights %.2f GB: %d/%d x %.0f bytes x %.3g G parameters x %.2f, +", p->gathered * 1e-9,
-                a.ranks - 1, a.ranks, weight, params * 1e-9, p->gathered / share / weight / params);
+                holders - 1, holders, weight, params * 1e-9, p->gathered / share / weight / params);
     if (p->exchanged > 0)
         fprintf(out, " gradients %.2f GB: %d/%d x %.0f bytes x %.3g G x %.2f\n", p->exchanged * 1e-9,
-                a.ranks - 1, a.ranks, sum, params * 1e-9, p->exchanged / share / sum / params);
+                holders - 1, holders, sum, params * 1e-9, p->exchanged / share / sum / params);
     fprintf(out,
             "        a link carries %.2f GB a step = %.2f to the GPU + %.2f back + %.3g x %.2f of ranks\n",
             a.link * 1e-9, p->bytes[OT_LANE_H2D] * 1e-9, p->bytes[OT_LANE_D2H] * 1e-9,

@@ -67,9 +67,10 @@ static void put_stages(const struct ot_plan_case *c, struct ot_json_writer *w) {
     struct ot_shard shard = plan->shard;
     ot_json_begin_object(w, "stages");
     ot_json_begin_array(w, "layers");
-    for (shard.rank = 0; shard.rank < shard.ranks; shard.rank++)
+    for (shard.rank = 0; shard.rank < shard.ranks; shard.rank += ot_shard_holders(&shard))
         ot_json_put_int(w, NULL, ot_shard_layers(ot_model_chain(c->model), &shard));
     ot_json_end_array(w);
+    ot_json_put_int(w, "replicas", ot_shard_holders(&shard));
     ot_json_put_int(w, "turn_layers", shard.turn_blocks);
     ot_json_put_int(w, "rounds", ot_plan_rounds(plan));
     ot_json_put_int(w, "rounds_in_flight", shard.in_flight > 1 ? shard.in_flight : 1);

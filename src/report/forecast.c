@@ -316,6 +316,14 @@ const char *ot_report_shards(const struct ot_shard_choice *choice, enum ot_shard
     return line;
 }
 
+const char *ot_report_division(const struct ot_shard *shard, char text[OT_DIVISION_BYTES]) {
+    snprintf(text, OT_DIVISION_BYTES, "%s", ot_shard_mode_name(shard->mode));
+    if (shard->mode == OT_SHARD_STAGES && ot_shard_holders(shard) > 1)
+        snprintf(text, OT_DIVISION_BYTES, "stages, %d replicas of %d", ot_shard_holders(shard),
+                 ot_shard_stages(shard));
+    return text;
+}
+
 void ot_report_put_shards(const struct ot_shard_choice *choice, enum ot_shard_mode chosen,
                           struct ot_json_writer *w) {
     if (ot_shard_runner_up(choice, chosen) < 0)

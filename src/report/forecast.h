@@ -67,6 +67,9 @@ void ot_report_put_choice(const struct ot_step_choice *choice, struct ot_json_wr
  * there are no stages. "": neither is known, as where --shard names the mode. */
 const char *ot_report_shards(const struct ot_shard_choice *choice, enum ot_shard_mode chosen,
                              char line[OT_FORECAST_LINE_BYTES]);
+/* "full", or "stages, 2 replicas of 4". */
+enum { OT_DIVISION_BYTES = 64 };
+const char *ot_report_division(const struct ot_shard *shard, char text[OT_DIVISION_BYTES]);
 /* Writes an object: the predicted step of each mode that was compared. Writes nothing if that is one. */
 void ot_report_put_shards(const struct ot_shard_choice *choice, enum ot_shard_mode chosen,
                           struct ot_json_writer *w);

@@ -425,7 +425,7 @@ static void print_explanation(const struct ot_report *r) {
 
 static void print_forecast(const struct ot_report *r) {
     const struct ot_forecast *f = &r->session->plan.forecast;
-    char line[OT_FORECAST_LINE_BYTES];
+    char line[OT_FORECAST_LINE_BYTES], division[OT_DIVISION_BYTES];
     if (r->session->options->no_forecast)
         return;
     ot_report_prediction(&r->session->plan.prediction, r->resumed ? r->resumed->progress.step : 0,
@@ -434,9 +434,9 @@ static void print_forecast(const struct ot_report *r) {
         ot_log(OT_LOG_INFO, "expect  %s · the fastest of %d plans", line, f->tried);
     else
         ot_log(OT_LOG_INFO, "expect  %s", line);
-    enum ot_shard_mode mode = r->session->plan.chosen.shard.mode;
-    if (*ot_report_shards(&f->shards, mode, line))
-        ot_log(OT_LOG_INFO, "shard   %s · %s", ot_shard_mode_name(mode), line);
+    const struct ot_shard *shard = &r->session->plan.chosen.shard;
+    if (*ot_report_shards(&f->shards, shard->mode, line))
+        ot_log(OT_LOG_INFO, "shard   %s · %s", ot_report_division(shard, division), line);
     if (f->is_explained)
         print_explanation(r);
     int64_t done = r->resumed ? r->resumed->progress.step : 0;

@@ -37,7 +37,8 @@ static struct ot_plan_request make_request(const struct ot_session *s, const str
 }
 
 /* The ranks must list the same operations. These follow from the micro-batch, the rounds and the numbers of
- * slots, so all ranks take the least that any rank has chosen. */
+ * slots. So all ranks take the micro-batch and the rounds that are the least of all ranks, and the slots that
+ * are the least of the ranks which share their slabs. */
 static int agree(struct ot_session *s, struct ot_plan_request *request) {
     struct ot_plan *plan = &s->plan.chosen;
     int64_t micro = plan->micro_tokens / request->sequence_tokens;
@@ -54,15 +55,17 @@ static int agree(struct ot_session *s, struct ot_plan_request *request) {
     int64_t values[1 + FIELDS] = {micro};
     for (int i = 0; i < FIELDS; i++)
         values[1 + i] = *fields[i];
-    OT_TRY(ot_session_ranks_find_least(s, values, 1 + FIELDS));
+    int64_t *slots = values + 1 + ROUND_FIELDS;
+    OT_TRY(ot_session_ranks_find_least(s, values, 1 + ROUND_FIELDS));
+    OT_TRY(ot_session_ranks_find_least_of_holders(s, &plan->shard, slots, FIELDS - ROUND_FIELDS));
     if (values[0] != micro) {
         request->micro_sequences = values[0];
         ot_plan_free(plan);
         OT_TRY(ot_plan_make(request, plan));
     }
-    int n = ot_plan_has_stages(plan)   ? ROUND_FIELDS
-            : ot_plan_is_sharded(plan) ? FIELDS
-                                       : ROUND_FIELDS + SUM_FIELDS;
+    int n = ot_plan_is_sharded(plan)  ? FIELDS
+            : ot_plan_exchanges(plan) ? ROUND_FIELDS + SUM_FIELDS
+                                      : ROUND_FIELDS;
     for (int i = 0; i < n; i++)
         *fields[i] = (int)values[1 + i];
     return ot_plan_finish(request->chain, plan);
@@ -132,7 +135,7 @@ static int open_model(struct ot_session *s, const struct ot_session_need *need) 
     if (need->cache_tokens)
         OT_TRY(find_cache(s, need));
     OT_TRY(ot_session_ranks_find_sharing(s));
-    return need->train ? ot_session_ranks_find_division(s, need->resumed_ranks) : 0;
+    return need->train ? ot_session_ranks_find_division(s, need->resumed_ranks, need->resumed_stages) : 0;
 }
 
 /* ---- ranks that do not train ---- */

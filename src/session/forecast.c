@@ -323,6 +323,23 @@ static int measure_peers(struct ot_session *s, size_t bytes, struct ot_peers *ou
     return ot_probe_peers(&config, out);
 }
 
+/* The ranks of a host, if there are several hosts with equally many consecutive ranks; else 0. */
+static int find_host_ranks(struct ot_session *s, int *out) {
+    const struct ot_ranks *ranks = ot_world_ranks(s->ranks.world);
+    int64_t n = ranks->local_ranks, in_order = ranks->rank % n == ranks->local_rank;
+    int64_t least[] = {n, -n, in_order};
+    OT_TRY(ot_session_ranks_find_least(s, least, 3));
+    bool is_even = least[0] == -least[1] && least[2] && n > 1 && n < ranks->ranks;
+    *out = is_even && ot_comm_need_transfers(s->ranks.comm) == 0 ? (int)n : 0;
+    return 0;
+}
+
+/* The rate of the sums' large operations, without the time to start them. */
+static double rate_of(const struct sums *sums) {
+    double moving = sums->large_seconds - sums->small_seconds;
+    return sums->large_bytes / (moving > 0 ? moving : sums->large_seconds);
+}
+
 int ot_session_ranks_measure(struct ot_session *s, struct ot_rates *rates, struct ot_peers *peers) {
     size_t sizes[2] = {SMALL_BYTES};
     struct ot_peers measured;
@@ -339,9 +356,16 @@ int ot_session_ranks_measure(struct ot_session *s, struct ot_rates *rates, struc
                                           .take = add_rate,
                                           .context = &sums};
     OT_TRY(ot_comm_rates_measure(&config));
-    double moving = sums.large_seconds - sums.small_seconds;
     rates->comm_seconds = sums.small_seconds / sums.n;
-    rates->comm_bytes = sums.large_bytes / (moving > 0 ? moving : sums.large_seconds);
+    rates->comm_bytes = rate_of(&sums);
+    OT_TRY(find_host_ranks(s, &rates->host_ranks));
+    if (rates->host_ranks > 0) {
+        sums = (struct sums){0};
+        config.members = rates->host_ranks;
+        OT_TRY(ot_comm_rates_measure(&config));
+        rates->host_comm_bytes = rate_of(&sums);
+        rates->host_comm_seconds = sums.small_seconds / sums.n;
+    }
     OT_TRY(measure_peers(s, sizes[1], &measured));
     set_ways(rates, ot_comm_staging_bytes(s->ranks.comm, SMALL_BYTES) > 0, &measured);
     if (peers)

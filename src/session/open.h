@@ -54,6 +54,7 @@ struct ot_session_need {
     int snapshot_slots, pinned_contents; /* for checkpoints (saver.h); 0: no checkpoint is made or read */
     bool gathers;       /* the model is saved: with several ranks, rank 0 then holds a slab of it */
     int resumed_ranks;  /* whose sums the run added up so far (record.h); 0: it is new */
+    int resumed_stages; /* --stages of the run so far; 0: none, or not given */
     int64_t host_bytes; /* bytes that the caller already holds (rows); the host budget shrinks
                                         * by them */
 };

@@ -253,11 +253,16 @@ static void let_micro(struct ot_plan_request *rq) {
     rq->micro_sequences = 0;
 }
 
+static void let_stages(struct ot_plan_request *rq) {
+    rq->shard.stages = 0;
+}
+
 static const struct {
     const char *name;
     void (*let)(struct ot_plan_request *);
 } forces[] = {{"home", let_home},           {"optimizer-engine", let_shares}, {"micro-batch", let_micro},
-              {"recompute", let_recompute}, {"rounds", let_rounds},           {"slots", let_slots}};
+              {"recompute", let_recompute}, {"rounds", let_rounds},           {"slots", let_slots},
+              {"stages", let_stages}};
 enum { FORCES = sizeof forces / sizeof *forces };
 
 static void try_without_forces(struct cures *c) {

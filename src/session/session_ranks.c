@@ -40,6 +40,7 @@ static struct ot_shard shard_of(const struct ot_session *s) {
     shard.rank = ot_world_ranks(s->ranks.world)->rank;
     shard.ranks = ot_world_ranks(s->ranks.world)->ranks;
     shard.mode = ot_plan_request_mode(o);
+    shard.stages = (int)o->stages;
     shard.turn_blocks = ot_world_hosts(s->ranks.world) == 1; /* activations cross fast: at each layer */
     shard.narrow = o->exchange == OT_CHOICE_EXCHANGE_DTYPE && s->model.dtype != OT_F32;
     return shard;
@@ -49,11 +50,13 @@ int ot_session_ranks_open(struct ot_session *s) {
     const struct ot_options *o = s->options;
     s->ranks.shard = shard_of(s);
     OT_TRY(ot_shard_check(&s->ranks.shard));
-    if (ranks_of(s->ranks.world) == 1)
-        return o->share_weights == OT_CHOICE_SHARE_WEIGHTS_YES
-                   ? ot_fail(OT_E_USAGE,
-                             "--share-weights yes has no effect with one rank; use --gpus 2 or more")
+    if (ranks_of(s->ranks.world) == 1) {
+        bool shares = o->share_weights == OT_CHOICE_SHARE_WEIGHTS_YES;
+        return shares || o->stages > 0
+                   ? ot_fail(OT_E_USAGE, "%s has no effect with one rank; use --gpus 2 or more",
+                             shares ? "--share-weights yes" : "--stages")
                    : 0;
+    }
     bool is_gpu = o->device.kind == OT_DEVICE_CUDA;
     struct ot_comm_config config = {.name = o->comm,
                                     .world = s->ranks.world,
@@ -92,24 +95,32 @@ int ot_session_ranks_find_sharing(struct ot_session *s) {
     return 0;
 }
 
-int ot_session_ranks_find_division(struct ot_session *s, int resumed_ranks) {
+int ot_session_ranks_find_division(struct ot_session *s, int resumed_ranks, int resumed_stages) {
     struct ot_shard stages = s->ranks.shard;
     bool new_or_same = resumed_ranks == 0 || stages.world;
-    stages.mode = OT_SHARD_STAGES;
     if (!s->ranks.comm || s->options->shard != OT_CHOICE_SHARD_AUTO || stages.one_copy)
         return 0;
-    int rc = new_or_same || resumed_ranks == 1 ? ot_comm_need_transfers(s->ranks.comm) : 0;
-    if (rc == 0 && !new_or_same && resumed_ranks == 1)
+    bool replicas = resumed_stages > 0 && resumed_ranks > 1 && resumed_ranks < stages.ranks &&
+                    stages.ranks % resumed_ranks == 0;
+    bool keeps = !new_or_same && (resumed_ranks == 1 || replicas);
+    stages.mode = OT_SHARD_STAGES;
+    stages.stages = keeps && replicas ? stages.ranks / resumed_ranks : 0;
+    int rc = new_or_same || keeps ? ot_comm_need_transfers(s->ranks.comm) : 0;
+    if (rc == 0 && keeps)
         rc = ot_stages_check(ot_model_chain(s->model.built), &stages);
     if (rc == -OT_E_USAGE)
         ot_log(OT_LOG_INFO, "note    the ranks take no stages: %s", ot_error_text());
     else
         OT_TRY(rc);
     s->ranks.may_stages = rc == 0 && new_or_same;
-    if (rc == 0 && !new_or_same && resumed_ranks == 1) {
+    if (rc < 0 || !keeps)
+        return 0;
+    if (replicas)
+        ot_log(OT_LOG_INFO, "shard   stages: %d replicas keep the bits with which the run began",
+               resumed_ranks);
+    else
         ot_log(OT_LOG_INFO, "shard   stages: they keep the bits of one rank, with which the run began");
-        s->ranks.shard = stages;
-    }
+    s->ranks.shard = stages;
     return 0;
 }
 
@@ -135,6 +146,19 @@ int ot_session_ranks_find_least(struct ot_session *s, int64_t *values, int n) {
     OT_TRY(ot_comm_all_gather_host(s->ranks.comm, values, (size_t)n * sizeof *values, all));
     for (int i = 0; i < ot_comm_ranks(s->ranks.comm) * n; i++)
         values[i % n] = ot_min(all[i], values[i % n]);
+    return 0;
+}
+
+int ot_session_ranks_find_least_of_holders(struct ot_session *s, const struct ot_shard *shard,
+                                           int64_t *values, int n) {
+    int64_t all[OT_MAX_RANKS * OT_SESSION_RANKS_MOST_VALUES];
+    struct ot_shard of_rank = *shard;
+    if (!s->ranks.comm)
+        return 0;
+    OT_TRY(ot_comm_all_gather_host(s->ranks.comm, values, (size_t)n * sizeof *values, all));
+    for (of_rank.rank = 0; of_rank.rank < of_rank.ranks; of_rank.rank++)
+        for (int i = 0; i < n && ot_shard_stage(&of_rank) == ot_shard_stage(shard); i++)
+            values[i] = ot_min(all[of_rank.rank * n + i], values[i]);
     return 0;
 }
 

@@ -25,9 +25,10 @@ int ot_session_ranks_find_sharing(struct ot_session *session);
 /* With --shard auto, finds out what a run may choose: stages have the bits of one rank, and the other modes
  * those of W. A new run may choose: sets session->ranks.may_stages. A run that goes on keeps the bits with
  * which it began: resumed_ranks 1 becomes stages, if the model can be divided; more ranks stay without
- * stages. With --deterministic world all bits are the same, and the choice is always open. Errors:
- * OT_E_BUDGET. */
-int ot_session_ranks_find_division(struct ot_session *session, int resumed_ranks);
+ * stages, but for a run in replicas of a pipeline (resumed_stages > 0), which goes on with as many replicas
+ * if these divide the ranks. With --deterministic world all bits are the same, and the choice is always
+ * open. Errors: OT_E_BUDGET. */
+int ot_session_ranks_find_division(struct ot_session *session, int resumed_ranks, int resumed_stages);
 /* Writes an object for people: the numbers of ranks and hosts, the shard mode, the communicator. Writes
  * nothing with one rank. */
 void ot_session_ranks_put_json(const struct ot_session *session, const char *key, struct ot_json_writer *w);
@@ -36,6 +37,9 @@ bool ot_is_rank0(const struct ot_session *session); /* rank 0, or the only rank:
 /* Lowers each value to the least that any rank has. Errors: OT_E_COMM. */
 enum { OT_SESSION_RANKS_MOST_VALUES = 16 };
 int ot_session_ranks_find_least(struct ot_session *session, int64_t *values, int n);
+/* The same among the holders of this rank's slabs (plan/plan.h). All ranks call it. */
+int ot_session_ranks_find_least_of_holders(struct ot_session *session, const struct ot_shard *shard,
+                                           int64_t *values, int n);
 /* Hands rank 0's text to all ranks: *text is freed and replaced. Errors: OT_E_COMM, OT_E_BUDGET. */
 int ot_session_ranks_tell(struct ot_session *session, char **text);
 /* Sets *value to rank 0's on all ranks: for decisions by a clock or a disk. Errors: OT_E_COMM. */

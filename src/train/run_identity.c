@@ -80,7 +80,7 @@ enum { MOST_OPTIONS = 256, ARITHMETIC_BYTES = 192 };
 /* ---- options ---- */
 
 /* Other options that all ranks must share: some change no bit of a run's result, others are not train's. */
-static const char joint[] = "shard share-weights eval-every save-every no-save save-local generate "
+static const char joint[] = "shard stages share-weights eval-every save-every no-save save-local generate "
                             "temperature top-p reference";
 
 static bool must_agree(const struct ot_option *option) {

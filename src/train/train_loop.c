@@ -320,7 +320,7 @@ static struct ot_checkpoint_record make_record(const struct loop *l) {
         .steps = of->shape->lr.steps,
         .tokens = l->out->tokens + (of->resume ? of->resume->tokens : 0),
         .seconds = ot_clock_seconds() - l->started + (of->resume ? of->resume->seconds : 0),
-        .ranks = ot_shard_summing_ranks(&of->session->ranks.shard),
+        .ranks = ot_shard_holders(&of->session->ranks.shard),
         .hosts = of->hosts,
         .log_bytes = of->log ? ot_run_log_bytes(of->log) : 0,
         .evals = l->out->history,

@@ -28,7 +28,7 @@ class CommTest(program.ProgramTest):
 
     def test_one_rank(self):
         result = self.succeed(*SMALL, "--sizes", "1,4K")
-        self.assertRegex(result.err, r"comm    self, 1 rank\nchecks  77 passed")
+        self.assertRegex(result.err, r"comm    self, 1 rank\nchecks  84 passed")
         lines = result.out.splitlines()
         self.assertEqual(lines[0].split(), ["operation", "part", "time", "received", "of", "a", "copy"])
         self.assertEqual(len(lines), 1 + 2 * 4)
@@ -42,7 +42,7 @@ class CommTest(program.ProgramTest):
         for result in results[1:]:
             self.assertEqual((result.out, result.err), ("", ""))  # rank 0 speaks for all
         report = json.loads(results[0].out)
-        self.assertEqual((report["ranks"], report["checks"]), (3, 77))
+        self.assertEqual((report["ranks"], report["checks"]), (3, 84))
         self.assertTrue(report["comm"].startswith("tcp, 3 ranks by "), report["comm"])
         rows = [(row["operation"], row["part_bytes"], row["received_bytes"]) for row in report["rows"]]
         self.assertEqual(rows, [(name, size, size * factor) for size in (1000, 65536)

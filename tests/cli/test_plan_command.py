@@ -527,7 +527,15 @@ class Plan(plan_test.PlanTest):
                  for mode in ("none", "state", "full", "stages")}
         chosen = self.succeed(*words, "--json").json()
         self.assertLessEqual(chosen["prediction"]["step_seconds"], min(steps.values()) * 1.02)
-        self.assertEqual(chosen["prediction"]["step_seconds"], steps[chosen["plan"]["shard"]])
+        # A host of two ranks is a stage of two replicas, so that gradients stay inside hosts.
+        division, step = chosen["plan"]["stages"], chosen["prediction"]["step_seconds"]
+        self.assertEqual((len(division["layers"]), division["replicas"]), (4, 2))
+        text, forced = self.plan(*words, "--shard", "stages", "--stages", "4")
+        self.assertAlmostEqual(forced["prediction"]["step_seconds"] / step, 1, delta=0.02)
+        self.assertRegex(text, r"stages  \d+ \+ \d+ \+ \d+ \+ \d+ layers, .* · 2 replicas")
+        self.assertRegex(text, r"from the same stage of other replicas weights [\d.]+ GB: 1/2 x 2 bytes x [\d.]+ G parameters x 1.00, "
+                               r"\+ gradients [\d.]+ GB: 1/2 x 4 bytes x [\d.]+ G x 1.00\n")
+        self.assertLess(step, 0.9 * min(steps.values()))
 
     def test_bad_input_is_one_line(self):
         base = ["plan", "--model", "llama-7b", "--gpu", "rtx4090"]

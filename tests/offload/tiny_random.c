@@ -1,13 +1,15 @@
 /* Random plans: every field that a plan may choose, from a seed. */
 #include "offload/plan/shadow_updates.h"
+#include "offload/plan/slabs.h"
 #include "offload/plan/stages.h"
 #include "src/base/random.h"
 #include "tests/offload/tiny_run.h"
 
 static void deal_blocks(const struct ot_chain *chain, struct ot_plan *plan, uint64_t seed, uint64_t round) {
     uint64_t stream = ot_random_stream(OT_RANDOM_TEST, round, 82);
+    uint64_t stages = (uint64_t)ot_shard_stages(&plan->shard);
     for (int s = 0; s < chain->n_slabs; s++)
-        plan->slabs[s].owner = (int)ot_random_below(seed, stream, (uint64_t)s, (uint64_t)plan->shard.ranks);
+        plan->slabs[s].owner = (int)ot_random_below(seed, stream, (uint64_t)s, stages);
     for (int b = 0; b < chain->n_blocks; b++) { /* adapters go with their block */
         const struct ot_block_use *uses = chain->blocks[b].uses;
         int owner = ot_block_owner(chain, plan, b);
@@ -24,11 +26,11 @@ static void deal_blocks(const struct ot_chain *chain, struct ot_plan *plan, uint
     }
 }
 
-static bool all_ranks_own(const struct ot_plan *plan) {
+static bool all_stages_own(const struct ot_plan *plan) {
     unsigned owners = 0;
     for (int s = 0; s < plan->n_slabs; s++)
         owners |= 1u << plan->slabs[s].owner;
-    return owners + 1 == 1u << plan->shard.ranks;
+    return owners + 1 == 1u << ot_shard_stages(&plan->shard);
 }
 
 void tiny_random_owners(struct tiny_run *run, uint64_t seed) {
@@ -37,7 +39,9 @@ void tiny_random_owners(struct tiny_run *run, uint64_t seed) {
     uint64_t round = 0;
     do
         deal_blocks(ot_model_chain(model), &run->plan, seed, round++);
-    while (!all_ranks_own(&run->plan));
+    while (!all_stages_own(&run->plan));
+    for (int k = 0; k < OT_SLOT_KINDS && ot_plan_exchanges(&run->plan); k++)
+        run->plan.exchange_slots[k] = 2; /* a tied slab crosses twice with `world` */
     ot_model_close(model);
 }
 
@@ -99,7 +103,7 @@ void tiny_randomise(struct tiny_run *run, uint64_t seed) {
 #define PICK(bound) ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 77), i++, (bound)))
     for (int s = 0; s < run->plan.n_slabs; s++) {
         enum ot_home weights = (enum ot_home)PICK(3);
-        run->plan.slabs[s].weights = run->plan.shard.mode == OT_SHARD_STATE ? OT_HOME_GPU : weights;
+        run->plan.slabs[s].weights = ot_plan_keeps_weights(&run->plan) ? OT_HOME_GPU : weights;
         run->plan.slabs[s].state = (enum ot_home)(1 + PICK(2));
     }
     run->plan.activations = (enum ot_home)PICK(3);

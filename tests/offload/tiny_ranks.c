@@ -87,7 +87,8 @@ static struct member *make_members(const struct tiny_run *run, const struct tiny
                                        .narrow = about->narrow,
                                        .one_copy = about->one_copy,
                                        .turn_blocks = about->turn_blocks,
-                                       .in_flight = about->in_flight};
+                                       .in_flight = about->in_flight,
+                                       .stages = about->stages};
         own->join = join;
         own->join_context = world;
         tiny_plan(own, about->weights, about->state, about->activations, about->slots);

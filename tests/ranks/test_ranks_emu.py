@@ -27,7 +27,7 @@ class Gpus(program.ProgramTest):
         self.assertEqual(result.code, 0, result.err)
         report = json.loads(result.out)
         # 11 with each of 7 sizes. Through host memory, transfers are also checked in memory that the ranks share.
-        self.assertEqual((report["ranks"], report["checks"]), (ranks, 77 if "NCCL" in description else 98))
+        self.assertEqual((report["ranks"], report["checks"]), (ranks, 84 if "NCCL" in description else 112))
         self.assertIn("Emulated GPU", report["device"])
         self.assertRegex(report["comm"], description)
 
@@ -94,6 +94,25 @@ class Gpus(program.ProgramTest):
             losses = [(event["event"], event["loss"]) for event in self.log(comm) if event["event"] in ("step", "eval")]
             self.assertEqual(len(losses), 4)
             found.append((losses, program.read_bytes(self.path(f"{comm}/model.safetensors"))))
+        for other in found[1:]:
+            self.assertEqual(other, found[0])
+
+    def test_replicas_have_the_bits_of_shares(self):
+        """Over NCCL, and, in slow runs, in pieces through host memory."""
+        train = [program.PROGRAM, "train", *program.SMALL, "--data", self.rows, "--steps", "2", "--micro-batch", "1",
+                 "--no-forecast", "--save-every", "never", "--home", "state=host"]
+        found = []
+        for comm, ranks, words in (("nccl", 2, ["--shard", "state"]), ("nccl", 4, ["--shard", "stages", "--stages", "2"]),
+                                   ("tcp", 4, ["--shard", "stages", "--stages", "2"])):
+            if comm == "tcp" and not os.environ.get("OT_TEST_SLOW"):
+                continue
+            out = f"{comm}-{ranks}"
+            result = run([*train, *words, "--gpus", str(ranks), "--comm", comm, "--out", self.path(out)], ranks)
+            self.assertEqual(result.code, 0, result.err)
+            self.assertIn(f"{ranks} ranks", result.err)
+            losses = [event["loss"] for event in self.log(out) if event["event"] == "step"]
+            self.assertEqual(len(losses), 2)
+            found.append((losses, program.read_bytes(self.path(f"{out}/model.safetensors"))))
         for other in found[1:]:
             self.assertEqual(other, found[0])
 

@@ -87,16 +87,38 @@ class Result(program.ProgramTest):
             shutil.copy(os.path.join(self.path("tokens"), name), self.path("t5"))
         words = ["--model", self.path("t5"), "--init", "files", "--eval-fraction", 0.1, "--eval-every", 2, "--device", "cpu",
                  "--steps", 4, "--micro-batch", 1]
-        for ranks, more in (3, []), (2, ["--deterministic", "world"]):
+        stages = ["--shard", "stages"]
+        for one, some, more in (([], [3, *stages], []), ([], [2, *stages], ["--deterministic", "world"]),
+                                ([2, "--shard", "state"], [4, *stages, "--stages", 2], [])):
             found = []
-            for out, stages in ("t5-one", []), ("t5-stages", ["--gpus", ranks, "--shard", "stages"]):
-                self.train(out, *words, *more, *stages)
+            for out, ranks in ("t5-one", one), ("t5-stages", some):
+                self.train(out, *words, *more, *(["--gpus", *ranks] if ranks else []))
                 log = self.log(out)
                 found.append(([(event["event"], event["loss"]) for event in log if event["event"] in ("step", "eval")],
                               [event["text"] for event in log if event["event"] == "sample"],
                               program.read_bytes(self.path(f"{out}/model.safetensors"))))
             self.assertEqual(found[0], found[1])
             self.assertEqual((len(found[0][0]), len(found[0][1])), (4 + 3, 1))
+
+    def test_replicas_of_a_pipeline(self):
+        """Two pipelines of two stages have the bits of two ranks that share the state, in all that a run leaves."""
+        words = ["--eval-fraction", 0.1, "--eval-every", 2, "--device", "cpu", "--steps", 4, "--micro-batch", 1]
+        found = []
+        for out, ranks in ("two-shares", ["--gpus", 2, "--shard", "state"]), \
+                ("two-pipelines", ["--gpus", 4, "--shard", "stages", "--stages", 2]):
+            self.train(out, *words, *ranks)
+            log = self.log(out)
+            found.append(([(event["event"], event["loss"]) for event in log if event["event"] in ("step", "eval")],
+                          [event["text"] for event in log if event["event"] == "sample"],
+                          program.read_bytes(self.path(f"{out}/model.safetensors"))))
+        self.assertEqual(found[0], found[1])
+        self.assertEqual((len(found[0][0]), len(found[0][1])), (4 + 3, 1))
+        for phrase, ranks in (("--stages has no effect without --shard stages", ["--gpus", 4, "--stages", 2]),
+                              ("--stages has no effect with one rank", ["--shard", "stages", "--stages", 2]),
+                              ("4 ranks cannot form pipelines of 3 stages", ["--gpus", 4, "--shard", "stages", "--stages", 3])):
+            result = program.run("train", *program.SMALL, "--data", self.rows, "--no-save", *words, *ranks)
+            self.assertEqual(result.code, 2, result.err)
+            self.assertIn(phrase, result.err)
 
     def test_the_run_is_recorded(self):
         self.train("recorded", *WORLD, "--gpus", 2)

@@ -99,6 +99,35 @@ class Numbers(RanksTest):
         self.assertEqual(refused.code, 2, refused.err)
         self.assertIn("too few for a stage on each of 8 ranks; use --shard full, or fewer ranks", refused.err)
 
+    def test_replicas_keep_their_bits(self):
+        """Two pipelines of two ranks go on as such with --shard auto, and as two ranks."""
+        plain = [word for word in self.words if word not in ("--deterministic", "world")]
+        command = ["train", *plain, "--data", self.rows, "--eval-data", self.held, "--save-every", "4"]
+        self.succeed(*command, "--gpus", "4", "--shard", "stages", "--stages", "2", "--keep", "9", "--out", self.path("both"))
+        path = self.path("both/checkpoints/step-00000004")
+        for out, ranks in ("on-four", "4"), ("on-two", "2"):
+            on = self.succeed(*command, "--gpus", ranks, "--out", self.path(out), "--resume", path, "--exact")
+            self.assertEqual("shard   stages: 2 replicas keep the bits" in on.err, ranks == "4", on.err)
+            self.assertEqual(read_bytes(self.path(f"{out}/model.safetensors")), read_bytes(self.path("both/model.safetensors")))
+        record = json.loads(read_bytes(self.path("on-four/run.json")))
+        self.assertEqual((record["shard"], record["stages"]), ("stages", 2))
+
+    def test_two_pipelines_then_one_rank_then_four(self):
+        whole, pipelines = self.whole("--gpus", "1"), ["--gpus", "4", "--shard", "stages", "--stages", "2"]
+        begun, before = 0, []
+        for step, ranks in (0, pipelines), (2, ["--gpus", "1"]), (4, pipelines), (6, ["--gpus", "4", "--shard", "full"]):
+            out = f"after-{step}"
+            self.succeed(*self.command(out, *ranks, "--keep", "9", *before))
+            path = self.path(f"{out}/checkpoints/step-{step + 2:08}")
+            self.succeed("verify", path)
+            before = ["--resume", path]
+            rest = [record for record in self.records(whole) if record["step"] > step or step == 0]
+            self.assertEqual(self.records(out), rest, step)
+            self.assertEqual(read_bytes(self.path(f"{out}/model.safetensors")), read_bytes(self.path(f"{whole}/model.safetensors")))
+            begun += 1
+        record = json.loads(read_bytes(self.path("after-0/checkpoints/step-00000002/checkpoint.json")))
+        self.assertEqual((begun, record["run"]["ranks"]), (4, 2))  # two replicas, whose sums are added up
+
     def test_the_store_of_every_rank_is_referred_to(self):
         whole, nvme = self.whole("--gpus", "1"), self.places["nvme"]
         self.succeed(*self.command("nvme", *nvme, "--keep", "9"))

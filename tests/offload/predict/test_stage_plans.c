@@ -480,7 +480,7 @@ static void without_stages_shares_are_left(void **state) {
     fake_open_small(&f, OT_BF16, false);
     open_costs(&f, 2e8, &costs);
     struct ot_plan_request rq = request_of(&f);
-    rq.shard = (struct ot_shard){.ranks = f.chain.n_blocks, .mode = OT_SHARD_FULL};
+    rq.shard = (struct ot_shard){.ranks = (f.chain.n_blocks - 1) | 1, .mode = OT_SHARD_FULL}; /* odd */
     const struct ot_shard_open open = {.mode = true, .stages = true};
     check_ok(ot_planner_choose_shard(&rq, &costs, open, &best, &all));
     assert_false(ot_plan_has_stages(&best.plan));
@@ -493,6 +493,43 @@ static void without_stages_shares_are_left(void **state) {
     assert_string_equal(all.no_stages, "they need more memory");
     assert_int_equal(ot_shard_runner_up(&all, OT_SHARD_FULL), -1);
     ot_costs_free(&costs);
+}
+
+/* The step of replicas, and of the modes that the planner compares, between two hosts with two ranks each. */
+static void replicas_keep_gradients_inside_hosts(void **state) {
+    (void)state;
+    const struct ot_shard_open open = {.mode = true, .stages = true};
+    double steps[2], explicit[2];
+    for (int known = 0; known < 2; known++) {
+        struct fake f;
+        struct ot_costs costs;
+        struct ot_planner_result best;
+        fake_open_small(&f, OT_BF16, false);
+        open_costs(&f, 5e8, &costs);
+        costs.rates.host_ranks = known ? 2 : 0;
+        costs.rates.host_comm_bytes = known ? 1e12 : 0;
+        struct ot_plan_request rq = request_of(&f);
+        rq.shard = (struct ot_shard){.ranks = RANKS, .mode = OT_SHARD_STAGES, .stages = 2};
+        check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){0}, &best, NULL));
+        assert_int_equal(ot_shard_holders(&best.plan.shard), 2);
+        explicit[known] = best.prediction.step_seconds;
+        assert_true(best.prediction.exchanged > 0);
+        ot_plan_free(&best.plan);
+        rq.shard = (struct ot_shard){.ranks = RANKS, .mode = OT_SHARD_FULL};
+        check_ok(ot_planner_choose_shard(&rq, &costs, open, &best, NULL));
+        steps[known] = best.prediction.step_seconds;
+        assert_true(!known || ot_shard_holders(&best.plan.shard) == 2);
+        ot_plan_free(&best.plan);
+        /* The ranks that stand behind the first replica get plans of their own shares. */
+        rq.shard = (struct ot_shard){.rank = RANKS - 1, .ranks = RANKS, .mode = OT_SHARD_STAGES, .stages = 2};
+        check_ok(ot_planner_choose(&rq, &costs, &best));
+        assert_int_equal(best.plan.shard.rank, RANKS - 1);
+        assert_int_equal(best.forced.shard.rank, RANKS - 1);
+        ot_plan_free(&best.plan);
+        ot_costs_free(&costs);
+    }
+    assert_true(explicit[1] < 0.9 * explicit[0]);
+    assert_true(steps[1] < 0.9 * steps[0]);
 }
 
 static void refusals(void **state) {
@@ -517,12 +554,17 @@ static void refusals(void **state) {
 
 int main(void) {
     /* Sanitizers skip the longer ones, which run the same code. */
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_wait_for_each_other),      cmocka_unit_test(slow_plans_are_given_up),
-        cmocka_unit_test(a_slow_rank_is_waited_for),      cmocka_unit_test(ranks_of_one_shape_have_one_plan),
-        cmocka_unit_test(what_is_forced_stays),           cmocka_unit_test(the_runner_up_is_the_next_mode),
-        cmocka_unit_test(without_stages_shares_are_left), cmocka_unit_test(stages_may_need_more_memory),
-        cmocka_unit_test(stages_may_be_all_that_is_left), cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_wait_for_each_other),
+                                       cmocka_unit_test(slow_plans_are_given_up),
+                                       cmocka_unit_test(a_slow_rank_is_waited_for),
+                                       cmocka_unit_test(ranks_of_one_shape_have_one_plan),
+                                       cmocka_unit_test(what_is_forced_stays),
+                                       cmocka_unit_test(the_runner_up_is_the_next_mode),
+                                       cmocka_unit_test(without_stages_shares_are_left),
+                                       cmocka_unit_test(replicas_keep_gradients_inside_hosts),
+                                       cmocka_unit_test(stages_may_need_more_memory),
+                                       cmocka_unit_test(stages_may_be_all_that_is_left),
+                                       cmocka_unit_test(refusals)};
     const struct CMUnitTest longer[] = {
         cmocka_unit_test(all_ranks_take_the_rounds_of_one), cmocka_unit_test(few_micro_batches_are_halved),
         cmocka_unit_test(a_slow_network_crosses_less), cmocka_unit_test(unequal_layers_have_other_plans),

@@ -1,4 +1,5 @@
 /* The programs of stages: any chain, any owners, any rounds. test_stage_times.c has their ticks. */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,7 @@
 
 /* ---- programs ---- */
 
-enum { MOST_RANKS = 5, STEPS = 2, PASSES = 4 };
+enum { MOST_RANKS = 6, STEPS = 2, PASSES = 4 };
 
 /* The programs of all ranks: a step, a flush, an evaluation, a token. */
 struct rank {
@@ -21,7 +22,7 @@ struct rank {
     struct ot_schedule forwards[2];
 };
 struct world {
-    int ranks;
+    int ranks, stages;
     struct rank rank[MOST_RANKS];
 };
 
@@ -38,12 +39,21 @@ static bool trains_from(const void *context, const struct ot_tensor *tensor) {
            (layer ? atoi(layer + strlen("layers.")) >= first : strstr(tensor->name, "embed_tokens") == NULL);
 }
 
+/* Holders list the same operations if they have the same of these. */
+static void share_slots(struct tiny_run *run) {
+    for (int k = 0; k < OT_SLOT_KINDS; k++) {
+        bool edge = ot_slot_kind_is_edge((enum ot_slot_kind)k);
+        run->plan.weight_slots[k] = run->plan.encoded_slots[k] = 2;
+        run->plan.grad_slots[k] = k == OT_SLOT_SHARED ? run->plan.grad_slots[k] : edge ? 3 : 2;
+    }
+}
+
 /* Each rank has a plan of its own, but for owners and rounds. */
 static void open_rank(struct world *w, int rank, uint64_t seed, const int *first_trained) {
     uint64_t own = seed * 64 + (uint64_t)rank + 1;
     struct rank *r = &w->rank[rank];
     struct tiny_run *run = &r->tiny.run;
-    tiny_defaults(run, w->ranks < 4 ? 4 : w->ranks, seed % 3 == 0, (enum ot_dtype)(seed % 2));
+    tiny_defaults(run, w->stages < 4 ? 4 : w->stages, seed % 3 == 0, (enum ot_dtype)(seed % 2));
     if (seed % 3 == 1) /* a slab that all layers share */
         run->config = tiny_pair_config(seed % 2);
     run->micro_sequences = 1;
@@ -53,14 +63,17 @@ static void open_rank(struct world *w, int rank, uint64_t seed, const int *first
     run->shard = (struct ot_shard){.rank = rank,
                                    .ranks = w->ranks,
                                    .mode = OT_SHARD_STAGES,
+                                   .stages = w->stages,
                                    .head_layers = (int)(seed / 7 % 3),
                                    .in_flight = (int)(seed / 4 % 4)};
-    tiny_plan(run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 2);
+    tiny_plan(run, w->stages < w->ranks ? OT_HOME_GPU : OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 2);
     tiny_random_owners(run, seed);
     tiny_randomise(run, own);
     run->plan.max_micro = 1 + (int)(seed / 3 % 8);
     tiny_random_rounds(run, seed);
     tiny_random_grads(run, own);
+    if (w->stages < w->ranks)
+        share_slots(run);
     tiny_finish(run);
     tiny_schedule_make(&r->tiny);
     for (int i = 0; i < 2; i++)
@@ -68,12 +81,17 @@ static void open_rank(struct world *w, int rank, uint64_t seed, const int *first
                                           i ? OT_PASS_DECODE : OT_PASS_EVAL, &r->forwards[i]));
 }
 
-static void open_world(struct world *w, uint64_t seed, int ranks) {
+static void open_replicas(struct world *w, uint64_t seed, int replicas, int stages) {
     static int first_trained;
-    *w = (struct world){.ranks = ranks};
+    *w = (struct world){.ranks = replicas * stages, .stages = stages};
+    int ranks = w->ranks;
     first_trained = seed % 2 ? -1 : (int)(seed / 2 % 4);
     for (int r = 0; r < ranks; r++)
         open_rank(w, r, seed, &first_trained);
+}
+
+static void open_world(struct world *w, uint64_t seed, int ranks) {
+    open_replicas(w, seed, 1, ranks);
 }
 
 static void close_world(struct world *w) {
@@ -86,10 +104,13 @@ static void close_world(struct world *w) {
 
 /* What the ranks check before the first step. */
 static bool fits(const struct world *w, int pass) {
+    int holders = w->ranks / w->stages;
     for (int from = 0; from < w->ranks; from++) {
         if (ot_schedule_check_ticks(program(w, from, pass)) < 0 ||
             ot_schedule_operations(program(w, from, pass), 0) !=
-                ot_schedule_operations(program(w, 0, pass), 0))
+                ot_schedule_operations(program(w, 0, pass), 0) ||
+            ot_schedule_holder_crc(program(w, from, pass)) !=
+                ot_schedule_holder_crc(program(w, from - from % holders, pass)))
             return false;
         for (int to = 0; to < w->ranks; to++)
             if (ot_schedule_link_crc(program(w, from, pass), to, true) !=
@@ -166,6 +187,30 @@ static bool meets(const struct simulation *s, int rank, unsigned meeting) {
     return true;
 }
 
+/* True if all holders of a stage are at the same operation of theirs. rank: the first of them. */
+static bool holders_are_there(const struct simulation *s, int rank) {
+    const struct ot_task *own = head(s, rank, OT_LANE_COMM);
+    if (!own || own->kind == OT_TASK_TRANSFER || own->tick == INT_MAX)
+        return false;
+    int holders = s->world->ranks / s->world->stages;
+    for (int r = rank; r < rank + holders; r++) {
+        const struct ot_task *task = head(s, r, OT_LANE_COMM);
+        if (!task || task->kind != own->kind || task->slab != own->slab)
+            return false;
+    }
+    return true;
+}
+
+/* Completes an operation of holders. Returns the number of its tasks. */
+static int cross_replicas(struct simulation *s) {
+    int n = 0, holders = s->world->ranks / s->world->stages;
+    for (int first = 0; first < s->world->ranks; first += holders)
+        if (holders_are_there(s, first))
+            for (int i = 0; i < holders; i++, n++)
+                complete(s, first + i, OT_LANE_COMM);
+    return n;
+}
+
 /* Completes the operations between ranks that can complete: of the ranks that are at one, those that wait for
  * none but each other. Returns their number. */
 static int cross(struct simulation *s) {
@@ -174,7 +219,7 @@ static int cross(struct simulation *s) {
     for (int r = 0; r < ranks; r++) {
         const struct ot_task *task = head(s, r, OT_LANE_COMM);
         meeting |= (task && task->kind == OT_TASK_TRANSFER ? 1u : 0) << r;
-        gathering += task && task->kind == OT_TASK_RESULT_GATHER;
+        gathering += task && task->kind == OT_TASK_RESULT_GATHER && task->slab < 0;
     }
     for (int r = 0; r < ranks && gathering == ranks; r++)
         complete(s, r, OT_LANE_COMM);
@@ -222,7 +267,7 @@ static bool runs(const struct world *w, int pass) {
         left += program(w, r, pass)->n_tasks * s.steps;
     }
     for (int n = 1; n > 0; left -= n) {
-        n = cross(&s);
+        n = cross(&s) + cross_replicas(&s);
         for (int r = 0; r < w->ranks; r++)
             n += work(&s, r);
     }
@@ -231,22 +276,52 @@ static bool runs(const struct world *w, int pass) {
     return left == 0;
 }
 
+/* Returns the number of transfers of rank 0. */
+static int check_programs(const struct world *w, int seed) {
+    int crossings = 0;
+    for (int pass = 0; pass < PASSES; pass++) {
+        for (int r = 0; r < w->ranks; r++)
+            if (!verifies(w, r, pass))
+                fail_msg("seed %d, rank %d of %d, program %d: %s", seed, r, w->ranks, pass, ot_error_text());
+        if (!fits(w, pass) || !runs(w, pass))
+            fail_msg("seed %d, %d ranks: the programs %d do not fit together", seed, w->ranks, pass);
+        crossings += program(w, 0, pass)->n_transfers;
+    }
+    return crossings;
+}
+
 static void programs_fit_and_end(void **state) {
     (void)state;
     int seeds = getenv("OT_TEST_SLOW") ? 1000 : 200, crossings = 0;
     for (int i = 0; i <= seeds; i++) {
         struct world w;
         int seed = i < seeds ? i : 814; /* a forward visit between backward visits, and few slots */
-        open_world(&w, (uint64_t)seed, 2 + seed % (MOST_RANKS - 1));
-        for (int pass = 0; pass < PASSES; pass++) {
-            for (int r = 0; r < w.ranks; r++)
-                if (!verifies(&w, r, pass))
-                    fail_msg("seed %d, rank %d of %d, program %d: %s", seed, r, w.ranks, pass,
-                             ot_error_text());
-            if (!fits(&w, pass) || !runs(&w, pass))
-                fail_msg("seed %d, %d ranks: the programs %d do not fit together", seed, w.ranks, pass);
-            crossings += program(&w, 0, pass)->n_transfers;
-        }
+        open_world(&w, (uint64_t)seed, 2 + seed % 4);
+        crossings += check_programs(&w, seed);
+        close_world(&w);
+    }
+    assert_true(crossings > seeds);
+}
+
+static void programs_of_replicas_fit_and_end(void **state) {
+    (void)state;
+    int seeds = getenv("OT_TEST_SLOW") ? 500 : 60, crossings = 0;
+    for (int seed = 0; seed < seeds; seed++) {
+        struct world w;
+        open_replicas(&w, 3000 + (uint64_t)seed, seed % 3 == 2 ? 3 : 2, seed % 3 == 1 ? 3 : 2);
+        crossings += check_programs(&w, seed);
+        /* Another order on one rank is seen. */
+        struct ot_schedule *schedule = &w.rank[w.ranks - 1].tiny.schedule;
+        for (int i = 0; i < schedule->n_tasks; i++)
+            if (schedule->tasks[i].kind == OT_TASK_EXCHANGE) {
+                schedule->tasks[i].tick++;
+                assert_false(fits(&w, 0));
+                schedule->tasks[i].tick--;
+                schedule->tasks[i].slab++;
+                assert_false(fits(&w, 0));
+                schedule->tasks[i].slab--;
+                break;
+            }
         close_world(&w);
     }
     assert_true(crossings > seeds);
@@ -403,9 +478,8 @@ static void each_slab_is_held_once(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
 
-        cmocka_unit_test(programs_fit_and_end),
-        cmocka_unit_test(damage_is_seen),
-        cmocka_unit_test(lost_edges_are_seen),
+        cmocka_unit_test(programs_fit_and_end),   cmocka_unit_test(programs_of_replicas_fit_and_end),
+        cmocka_unit_test(damage_is_seen),         cmocka_unit_test(lost_edges_are_seen),
         cmocka_unit_test(each_slab_is_held_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

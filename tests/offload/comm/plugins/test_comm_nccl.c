@@ -43,7 +43,7 @@ static int check_comm(struct ot_world *world, struct ot_device *device, int gpu)
     int rc = ot_comm_checks_run(&checks);
     if (rc == 0 && !strstr(ot_comm_describe(comm), want))
         rc = ot_fail(OT_E_INTERNAL, "it is %s", ot_comm_describe(comm));
-    if (rc == 0 && checks.done != 11 * N_SIZES)
+    if (rc == 0 && checks.done != 12 * N_SIZES)
         rc = ot_fail(OT_E_INTERNAL, "only %d checks were done", checks.done);
     if (rc == 0)
         rc = run_random_transfers(comm, device);

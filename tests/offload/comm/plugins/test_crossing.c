@@ -95,7 +95,7 @@ static int check_in_rank(struct ot_world *world) {
         .comm = s.comm, .device = s.device, .sizes = sizes, .n_sizes = N_SIZES, .delay_seed = 4};
     if (rc == 0)
         rc = ot_comm_checks_run(&checks);
-    if (rc == 0 && checks.done != 11 * N_SIZES)
+    if (rc == 0 && checks.done != 12 * N_SIZES)
         rc = ot_fail(OT_E_INTERNAL, "only %d checks were done", checks.done);
     for (uint64_t seed = 1; rc == 0 && seed <= 2; seed++)
         rc = random_transfers_run(s.comm, s.device, s.lane, seed);

@@ -37,7 +37,7 @@ class Mpi(unittest.TestCase):
             with self.subTest(ranks=ranks):
                 done = self.run_case(ranks, "checks")
                 self.assertIn(f", {ranks} rank{'s' if ranks > 1 else ''}\n", done.stdout)
-                self.assertEqual(done.stdout.count("66 checks"), ranks)
+                self.assertEqual(done.stdout.count("72 checks"), ranks)
 
     def test_the_program_finds_and_checks_it(self):
         done = mpirun(3, OFFLOAD_TRAIN, "comm-test", "--device", "cpu", "--comm", "mpi")

@@ -48,7 +48,7 @@ class Skeleton(unittest.TestCase):
         self.assertEqual([line.split()[-1] for line in symbols if line], ["ot_comm_plugin_transfers_v1", "ot_comm_plugin_v1"])
 
     def test_it_passes_the_checks_of_every_communicator(self):
-        self.assertIn("rank 0: ok, 66 checks, skeleton, 1 rank", run(PROGRAM, self.plugin, "checks"))
+        self.assertIn("rank 0: ok, 72 checks, skeleton, 1 rank", run(PROGRAM, self.plugin, "checks"))
 
     def test_every_hook(self):
         self.assertIn("rank 0: ok", run(PROGRAM, self.plugin, "alone"))
