@@ -33,8 +33,8 @@ struct ot_chat_template {
 
 /* NULL after the last template. */
 const struct ot_chat_template *ot_chat_template_at(int index);
-/* Finds a template by name; NULL if there is no such template. Case and the signs - _ . do not count: llama3 is
- * llama-3. */
+/* Finds a template by name; NULL if there is no such template. Case and the signs - _ . do not count: llama3
+ * is llama-3. */
 const struct ot_chat_template *ot_chat_template_find(const char *name);
 const char *ot_chat_template_names(void); /* "llama-2, llama-3, ...", for error messages */
 /* The template whose own special token this tokenizer has; NULL: none. */

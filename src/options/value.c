@@ -66,11 +66,10 @@ static bool in_range(const struct ot_option *option, double value) {
 
 static bool read_count(const struct ot_option *option, const char *text, int64_t *out) {
     double value;
-    const struct unit *units = option->of_tokens ? token_units : count_units;
-    if (!read_number(text, units, false, &value) || value != floor(value) || !in_range(option, value))
-        return false;
-    *out = (int64_t)value;
-    return true;
+    bool is_whole = read_number(text, option->of_tokens ? token_units : count_units, false, &value) &&
+                    value == floor(value) && in_range(option, value);
+    *out = is_whole ? (int64_t)value : *out;
+    return is_whole;
 }
 
 /* True for a count below the least one. Its error then needs no list of valid forms. */
@@ -151,28 +150,23 @@ static bool read_patience(const struct ot_option *option, const char *text, stru
             (read_number(text + length + 1, no_units, false, &out->delta) && out->delta >= 0));
 }
 
-/* Index of the word [text, text + bytes) in a list such as "auto|bf16", in upper or lower case; -1: not in the
- * list. */
+/* Index of the word [text, text + bytes), in any case, in a list such as "auto|bf16"; -1: it is not there. */
 static int find_choice(const char *choices, const char *text, size_t bytes) {
-    for (int index = 0;; index++) {
+    for (int index = 0; choices; index++) {
         size_t length = strcspn(choices, "|");
         if (length == bytes && strncasecmp(choices, text, bytes) == 0)
             return index;
-        if (!choices[length])
-            return -1;
-        choices += length + 1;
+        choices = choices[length] ? choices + length + 1 : NULL;
     }
+    return -1;
 }
 
-/* The same for a word as PyTorch's users write it too. */
+/* The same for a dtype as PyTorch's users write it too. */
 static int find_choice_or_dtype(const char *choices, const char *text) {
-    static const char *const words[][2] = {
-        {"bfloat16", "bf16"}, {"float16", "fp16"}, {"half", "fp16"}, {"float32", "fp32"}};
-    int found = find_choice(choices, text, strlen(text));
-    for (size_t i = 0; found < 0 && i < sizeof words / sizeof *words; i++)
-        if (strcasecmp(text, words[i][0]) == 0)
-            found = find_choice(choices, words[i][1], strlen(words[i][1]));
-    return found;
+    static const char *const also[] = {"bfloat16", "bf16", "float16", "fp16", "float32", "fp32", NULL};
+    for (int i = 0; also[i]; i += 2)
+        text = strcasecmp(text, also[i]) == 0 ? also[i + 1] : text;
+    return find_choice(choices, text, strlen(text));
 }
 
 static bool read_every(const struct ot_option *option, const char *text, struct ot_every *out) {

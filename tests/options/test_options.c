@@ -575,32 +575,8 @@ static void help_and_version_end_the_parsing(void **state) {
     ot_options_free(&o);
 }
 
-/* As users of PyTorch and of llama.cpp write them. */
-static void choices_have_other_spellings(void **state) {
-    (void)state;
-    static const struct {
-        const char *word;
-        int dtype;
-    } words[] = {{"BF16", OT_CHOICE_DTYPE_BF16},
-                 {"bfloat16", OT_CHOICE_DTYPE_BF16},
-                 {"half", OT_CHOICE_DTYPE_FP16},
-                 {"Float16", OT_CHOICE_DTYPE_FP16},
-                 {"float32", OT_CHOICE_DTYPE_FP32}};
-    struct ot_options o;
-    char line[100];
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        snprintf(line, sizeof line, "--model m --data d.jsonl --dtype %s", words[i].word);
-        accept(&o, line);
-        assert_int_equal(o.dtype, words[i].dtype);
-        ot_options_free(&o);
-    }
-    refuse("--model m --data d.jsonl --dtype float8", "--dtype float8: must be one of auto|bf16|fp32|fp16");
-    refuse("--model m --data d.jsonl --schedule half", "--schedule half: must be one of ");
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(choices_have_other_spellings),
         cmocka_unit_test(defaults_are_the_documented_ones),
         cmocka_unit_test(every_option_of_train_parses),
         cmocka_unit_test(the_other_commands_parse),

@@ -147,8 +147,8 @@ static void a_disk_that_is_too_small_is_an_error(void **state) {
     check_ok(ot_saver_check_space(&r->config)); /* a checkpoint may never be made */
 }
 
-/* If there is no room for the best state, the run goes on without it, unless it was asked for. There is no room
- * for the model either here, so both are refused, and the words tell which one was tried last. */
+/* If there is no room for the best state, the run goes on without it, unless it was asked for. There is no
+ * room for the model either here, so both are refused, and the words tell which one was tried last. */
 static void without_room_the_best_state_is_given_up_first(void **state) {
     struct run *r = *state;
     need_reserving(r);
