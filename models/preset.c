@@ -78,6 +78,8 @@ static const struct row ROWS[] = {
             .rope.theta = 1e6, .tied = true)},
     {PRESET("qwen3-8b", "Qwen/Qwen3-8B", 8190735360, QWEN3, 36, 4096, 12288, 32, 8, 128, 151936, 40960,
             .rope.theta = 1e6)},
+    {PRESET("qwen3-32b", "Qwen/Qwen3-32B", 32762123264, QWEN3, 64, 5120, 25600, 64, 8, 128, 151936, 40960,
+            .rope.theta = 1e6)},
     {PRESET("gpt2", "openai-community/gpt2", 124439808, GPT2, 12, 768, 3072, 12, 12, 64, 50257, 1024)},
     {PRESET("gpt2-xl", "openai-community/gpt2-xl", 1557611200, GPT2, 48, 1600, 6400, 25, 25, 64, 50257,
             1024)},
