@@ -1,6 +1,7 @@
 #include "src/base/hash.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <zlib.h>
 
@@ -9,6 +10,7 @@ static uint32_t crc_zlib(uint32_t crc, const void *data, size_t bytes) {
 }
 
 #ifdef __x86_64__
+#include <cpuid.h>
 #include <immintrin.h>
 
 /* Folding, after Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction"
@@ -103,22 +105,78 @@ static void expand(const uint8_t block[OT_SHA256_BLOCK], uint32_t w[64]) {
     }
 }
 
-static void take_block(struct ot_sha256 *hash) {
-    uint32_t w[64], s[8];
-    expand(hash->block, w);
-    memcpy(s, hash->state, sizeof s);
-    for (int i = 0; i < 64; i++) {
-        uint32_t s1 = rotate(s[4], 6) ^ rotate(s[4], 11) ^ rotate(s[4], 25);
-        uint32_t choice = (s[4] & s[5]) ^ (~s[4] & s[6]);
-        uint32_t s0 = rotate(s[0], 2) ^ rotate(s[0], 13) ^ rotate(s[0], 22);
-        uint32_t majority = (s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]);
-        uint32_t t = s[7] + s1 + choice + constants[i] + w[i];
-        memmove(s + 1, s, 7 * sizeof *s);
-        s[4] += t;
-        s[0] = t + s0 + majority;
+static void take_blocks_plainly(uint32_t state[8], const uint8_t *block, size_t n) {
+    for (; n > 0; n--, block += OT_SHA256_BLOCK) {
+        uint32_t w[64], a = state[0], b = state[1], c = state[2], d = state[3];
+        uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
+        expand(block, w);
+#pragma GCC unroll 8 /* then nothing is moved */
+        for (int i = 0; i < 64; i++) {
+            uint32_t s1 = rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25), choice = (e & f) ^ (~e & g);
+            uint32_t s0 = rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22);
+            uint32_t majority = (a & b) ^ (a & c) ^ (b & c);
+            uint32_t t = h + s1 + choice + constants[i] + w[i];
+            h = g, g = f, f = e, e = d + t;
+            d = c, c = b, b = a, a = t + s0 + majority;
+        }
+        state[0] += a, state[1] += b, state[2] += c, state[3] += d;
+        state[4] += e, state[5] += f, state[6] += g, state[7] += h;
     }
-    for (int i = 0; i < 8; i++)
-        hash->state[i] += s[i];
+}
+
+#ifdef __x86_64__
+/* With the SHA instructions, after Gulley et al., "Intel SHA Extensions" (Intel, 2013). They keep the words
+ * A, B, E, F of the state in one register and C, D, G, H in another. */
+__attribute__((target("sha,sse4.1"))) static void take_blocks_sha(uint32_t state[8], const uint8_t *block,
+                                                                  size_t n) {
+    const __m128i bytes_swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+    __m128i dcba = _mm_loadu_si128((const __m128i *)state);
+    __m128i hgfe = _mm_loadu_si128((const __m128i *)state + 1);
+    __m128i cdab = _mm_shuffle_epi32(dcba, 0xb1), efgh = _mm_shuffle_epi32(hgfe, 0x1b);
+    __m128i abef = _mm_alignr_epi8(cdab, efgh, 8), cdgh = _mm_blend_epi16(efgh, cdab, 0xf0);
+    for (; n > 0; n--, block += OT_SHA256_BLOCK) {
+        __m128i w[16], first = abef, second = cdgh;
+        for (int i = 0; i < 16; i++) { /* four words and four rounds each */
+            w[i] = i < 4 ? _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)block + i), bytes_swap)
+                         : _mm_sha256msg2_epu32(_mm_add_epi32(_mm_sha256msg1_epu32(w[i - 4], w[i - 3]),
+                                                              _mm_alignr_epi8(w[i - 1], w[i - 2], 4)),
+                                                w[i - 1]);
+            __m128i sum = _mm_add_epi32(w[i], _mm_loadu_si128((const __m128i *)constants + i));
+            cdgh = _mm_sha256rnds2_epu32(cdgh, abef, sum);
+            abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(sum, 0x0e));
+        }
+        abef = _mm_add_epi32(abef, first);
+        cdgh = _mm_add_epi32(cdgh, second);
+    }
+    __m128i feba = _mm_shuffle_epi32(abef, 0x1b), dchg = _mm_shuffle_epi32(cdgh, 0xb1);
+    _mm_storeu_si128((__m128i *)state, _mm_blend_epi16(feba, dchg, 0xf0));
+    _mm_storeu_si128((__m128i *)state + 1, _mm_alignr_epi8(dchg, feba, 8));
+}
+
+static bool have_sha(void) {
+    unsigned a, b = 0, c, d;
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("sse4.1") && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_SHA);
+}
+#else
+#define take_blocks_sha take_blocks_plainly
+static bool have_sha(void) {
+    return false;
+}
+#endif
+
+enum { KERNEL_UNKNOWN, KERNEL_PLAIN, KERNEL_SHA };
+static _Atomic int sha256_kernel;
+
+bool ot_sha256_use_instructions(bool use) {
+    sha256_kernel = use && have_sha() ? KERNEL_SHA : KERNEL_PLAIN;
+    return sha256_kernel == KERNEL_SHA;
+}
+
+static void take_blocks(struct ot_sha256 *hash, const uint8_t *blocks, size_t n) {
+    if (sha256_kernel == KERNEL_UNKNOWN)
+        ot_sha256_use_instructions(true);
+    (sha256_kernel == KERNEL_SHA ? take_blocks_sha : take_blocks_plainly)(hash->state, blocks, n);
 }
 
 void ot_sha256_begin(struct ot_sha256 *hash) {
@@ -127,10 +185,21 @@ void ot_sha256_begin(struct ot_sha256 *hash) {
 }
 
 void ot_sha256_add(struct ot_sha256 *hash, const void *data, size_t bytes) {
-    for (const uint8_t *at = data, *end = at + bytes; at < end; at++) {
-        hash->block[hash->bytes++ % OT_SHA256_BLOCK] = *at;
-        if (hash->bytes % OT_SHA256_BLOCK == 0)
-            take_block(hash);
+    const uint8_t *at = data;
+    while (bytes > 0) {
+        size_t held = hash->bytes % OT_SHA256_BLOCK, part = OT_SHA256_BLOCK - held;
+        if (held == 0 && bytes >= OT_SHA256_BLOCK) {
+            part = bytes - bytes % OT_SHA256_BLOCK;
+            take_blocks(hash, at, part / OT_SHA256_BLOCK);
+        } else {
+            part = part < bytes ? part : bytes;
+            memcpy(hash->block + held, at, part);
+            if (held + part == OT_SHA256_BLOCK)
+                take_blocks(hash, hash->block, 1);
+        }
+        hash->bytes += part;
+        at += part;
+        bytes -= part;
     }
 }
 
@@ -176,6 +245,65 @@ void ot_hmac_end(struct ot_hmac *mac, uint8_t digest[OT_SHA256_BYTES]) {
     ot_sha256_end(&mac->inner, digest);
     ot_sha256_add(&mac->outer, digest, OT_SHA256_BYTES);
     ot_sha256_end(&mac->outer, digest);
+}
+
+/* ---- SHA-1 ---- */
+
+static uint32_t rotate_left(uint32_t x, int n) {
+    return x << n | x >> (32 - n);
+}
+
+static void take_sha1_block(struct ot_sha1 *hash) {
+    static const uint32_t of_twenty[4] = {0x5a827999, 0x6ed9eba1, 0x8f1bbcdc, 0xca62c1d6};
+    const uint8_t *block = hash->block;
+    uint32_t w[80], s[5];
+    for (int i = 0; i < 16; i++, block += 4)
+        w[i] = (uint32_t)block[0] << 24 | (uint32_t)block[1] << 16 | (uint32_t)block[2] << 8 | block[3];
+    for (int i = 16; i < 80; i++)
+        w[i] = rotate_left(w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16], 1);
+    memcpy(s, hash->state, sizeof s);
+    for (int i = 0; i < 80; i++) {
+        uint32_t parity = s[1] ^ s[2] ^ s[3];
+        uint32_t f = i < 20              ? (s[1] & s[2]) | (~s[1] & s[3])
+                     : i >= 40 && i < 60 ? (s[1] & s[2]) | (s[1] & s[3]) | (s[2] & s[3])
+                                         : parity;
+        uint32_t t = rotate_left(s[0], 5) + f + s[4] + of_twenty[i / 20] + w[i];
+        memmove(s + 1, s, 4 * sizeof *s);
+        s[2] = rotate_left(s[2], 30);
+        s[0] = t;
+    }
+    for (int i = 0; i < 5; i++)
+        hash->state[i] += s[i];
+}
+
+void ot_sha1_begin(struct ot_sha1 *hash) {
+    *hash = (struct ot_sha1){.state = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0}};
+}
+
+void ot_sha1_add(struct ot_sha1 *hash, const void *data, size_t bytes) {
+    for (const uint8_t *at = data, *end = at + bytes; at < end; at++) {
+        hash->block[hash->bytes++ % sizeof hash->block] = *at;
+        if (hash->bytes % sizeof hash->block == 0)
+            take_sha1_block(hash);
+    }
+}
+
+void ot_sha1_end(struct ot_sha1 *hash, uint8_t digest[OT_SHA1_BYTES]) {
+    uint64_t bits = 8 * hash->bytes;
+    uint8_t length[8];
+    for (int i = 0; i < 8; i++)
+        length[i] = (uint8_t)(bits >> (56 - 8 * i));
+    ot_sha1_add(hash, "\x80", 1);
+    while (hash->bytes % sizeof hash->block != sizeof hash->block - sizeof length)
+        ot_sha1_add(hash, "", 1); /* zeros */
+    ot_sha1_add(hash, length, sizeof length);
+    for (int i = 0; i < OT_SHA1_BYTES; i++)
+        digest[i] = (uint8_t)(hash->state[i / 4] >> (24 - 8 * (i % 4)));
+}
+
+void ot_hash_text(const uint8_t *digest, size_t bytes, char *text) {
+    for (size_t i = 0; i < bytes; i++)
+        snprintf(text + 2 * i, 3, "%02x", digest[i]);
 }
 
 bool ot_sha256_is_same(const uint8_t a[OT_SHA256_BYTES], const uint8_t b[OT_SHA256_BYTES]) {

@@ -1,6 +1,6 @@
-/* Checksums and hashes: CRC-32, FNV-1a and SHA-256. CRC-32 equals zlib's, whose rate is below that of a good
- * disk. With carry-less multiplication (PCLMULQDQ) one Sapphire Rapids core makes 23 GB/s of data in the L2
- * cache; zlib 1.2.13: 5.8 GB/s. */
+/* Checksums and hashes: CRC-32, FNV-1a, SHA-256 and SHA-1. CRC-32 equals zlib's, whose rate is below that
+ * of a good disk. With carry-less multiplication (PCLMULQDQ) one Sapphire Rapids core makes 23 GB/s of
+ * data in the L2 cache; zlib 1.2.13: 5.8 GB/s. */
 #ifndef OT_BASE_HASH_H
 #define OT_BASE_HASH_H
 
@@ -41,8 +41,8 @@ static inline uint32_t ot_fnv32(uint32_t hash, const void *data, size_t bytes) {
 
 /* ---- SHA-256 ---- */
 
-/* SHA-256 (FIPS 180-4) and HMAC-SHA-256 (RFC 2104), for the handshake of ranks that share a secret. It hashes
- * a few hundred bytes a connection, so it is written to be read. */
+/* SHA-256 (FIPS 180-4), for downloaded files, and HMAC-SHA-256 (RFC 2104), for the handshake of ranks that
+ * share a secret. CPUs with SHA instructions hash 1 to 2 GB/s, others a tenth of that. */
 
 enum { OT_SHA256_BYTES = 32, OT_SHA256_BLOCK = 64 };
 
@@ -55,12 +55,35 @@ void ot_sha256_begin(struct ot_sha256 *hash);
 void ot_sha256_add(struct ot_sha256 *hash, const void *data, size_t bytes);
 void ot_sha256_end(struct ot_sha256 *hash, uint8_t digest[OT_SHA256_BYTES]);
 
+/* Chooses the kernel of later calls: the SHA instructions, which are the default where the CPU has them, or
+ * plain C. Returns true if the instructions are in use. For tests; not while another thread hashes. */
+bool ot_sha256_use_instructions(bool use);
+
 struct ot_hmac {
     struct ot_sha256 inner, outer;
 };
 void ot_hmac_begin(struct ot_hmac *mac, const void *key, size_t key_bytes);
 void ot_hmac_add(struct ot_hmac *mac, const void *data, size_t bytes);
 void ot_hmac_end(struct ot_hmac *mac, uint8_t digest[OT_SHA256_BYTES]);
+
+/* ---- SHA-1 ---- */
+
+/* SHA-1 (FIPS 180-4), with which git names its files. It is not safe against files that were made to
+ * collide. */
+
+enum { OT_SHA1_BYTES = 20 };
+
+struct ot_sha1 {
+    uint32_t state[5];
+    uint64_t bytes; /* so far */
+    uint8_t block[64];
+};
+void ot_sha1_begin(struct ot_sha1 *hash);
+void ot_sha1_add(struct ot_sha1 *hash, const void *data, size_t bytes);
+void ot_sha1_end(struct ot_sha1 *hash, uint8_t digest[OT_SHA1_BYTES]);
+
+/* Writes 2 * bytes digits in lower case, and a NUL. */
+void ot_hash_text(const uint8_t *digest, size_t bytes, char *text);
 
 /* Compares digests in a time that does not depend on where they differ. */
 bool ot_sha256_is_same(const uint8_t a[OT_SHA256_BYTES], const uint8_t b[OT_SHA256_BYTES]);

@@ -29,6 +29,10 @@ void ot_log_set_level(enum ot_log_level level) {
     atomic_store(&max_level, (int)level);
 }
 
+bool ot_log_is_quiet(void) {
+    return atomic_load(&max_level) < OT_LOG_INFO;
+}
+
 bool ot_log_is_terminal(void) {
     return isatty(STDERR_FILENO) == 1;
 }
@@ -106,7 +110,7 @@ void ot_log(enum ot_log_level level, const char *format, ...) {
 
 void ot_log_progress(const char *line) {
     char copy[LINE_BYTES];
-    if (atomic_load(&max_level) < OT_LOG_INFO)
+    if (ot_log_is_quiet())
         return;
     snprintf(copy, sizeof copy, "%s", line);
     write_line(OT_LOG_INFO, OT_OUTPUT_PROGRESS, copy);

@@ -13,6 +13,7 @@
 enum ot_log_level { OT_LOG_ERROR, OT_LOG_WARN, OT_LOG_INFO, OT_LOG_DEBUG };
 
 void ot_log_set_level(enum ot_log_level level); /* default: OT_LOG_INFO */
+bool ot_log_is_quiet(void);                     /* the level is below OT_LOG_INFO */
 /* Logs one whole line and adds the newline. Warnings begin with "warning: ", errors with "error: ". */
 void ot_log(enum ot_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Logs a line of OT_LOG_INFO that is dropped if the reader of stderr is slow. */

@@ -38,8 +38,13 @@ static _Atomic double patience_seconds = 2;
 static struct phase {
     const char *line;
     bool ends;
-} phases[2];
+} phases[3];
 static _Atomic(const struct phase *) phase;
+/* Before ot_stop_begin_part: the phase, and the actions if there was no phase (NULL). */
+static const struct phase *phase_before_part;
+static const int part_numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
+enum { N_PART_SIGNALS = sizeof part_numbers / sizeof *part_numbers };
+static struct sigaction actions_before_part[N_PART_SIGNALS];
 
 /* timeout(1) and others send a signal to the process and to its group. The two count as one signal. */
 static bool is_same_again(int number, int64_t now) {
@@ -105,12 +110,12 @@ static int watch_signals(void) {
     return 0;
 }
 
-static int install(const char *line, bool ends) {
+static int install(struct phase *next, const char *line, bool ends) {
     struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
     struct sigaction save = {.sa_handler = on_save, .sa_flags = SA_RESTART};
     sigfillset(&stop.sa_mask);
-    phases[ends] = (struct phase){line, ends};
-    atomic_store(&phase, &phases[ends]);
+    *next = (struct phase){line, ends};
+    atomic_store(&phase, next);
     OT_TRY(watch_signals());
     for (int i = 0; i < N_SIGNALS; i++) {
         struct sigaction before;
@@ -124,11 +129,25 @@ static int install(const char *line, bool ends) {
 }
 
 int ot_stop_install_early(const char *line) {
-    return install(line, true);
+    return install(&phases[1], line, true);
 }
 
 int ot_stop_install(const char *line) {
-    return install(line, false);
+    return install(&phases[0], line, false);
+}
+
+int ot_stop_begin_part(const char *line) {
+    phase_before_part = atomic_load(&phase);
+    for (int i = 0; i < N_PART_SIGNALS && !phase_before_part; i++)
+        sigaction(part_numbers[i], NULL, &actions_before_part[i]);
+    return install(&phases[2], line, true);
+}
+
+void ot_stop_end_part(void) {
+    if (phase_before_part)
+        atomic_store(&phase, phase_before_part);
+    for (int i = 0; i < N_PART_SIGNALS && !phase_before_part; i++)
+        sigaction(part_numbers[i], &actions_before_part[i], NULL);
 }
 
 void ot_stop_ignore(void) {

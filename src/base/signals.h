@@ -20,6 +20,10 @@ int ot_stop_install_early(const char *line);
 /* Call it when there is something to save. line: the text that the first signal prints, with its newline;
  * static. Errors: OT_E_IO (no thread can start). */
 int ot_stop_install(const char *line);
+/* For a part of the work during which the first signal ends the process with a line of its own, such as a
+ * download. ot_stop_end_part restores what was before. The parts do not nest. Errors: as above. */
+int ot_stop_begin_part(const char *line);
+void ot_stop_end_part(void);
 void ot_stop_ignore(void); /* the run is done: later signals have no effect */
 
 bool ot_stop_requested(void);

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <glob.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #include "src/base/memory.h"
 #include "src/base/text.h"
 #include "src/data/source.h"
+#include "src/hub/hub.h"
 
 static int no_memory(const char *given) {
     return ot_fail(OT_E_BUDGET, "%s: no memory for the names of its files", given);
@@ -97,6 +99,11 @@ static int add_matches(struct ot_data_files *files, const char *given) {
 int ot_data_files_open(const char *given, struct ot_data_files *files) {
     struct stat info;
     size_t first = files->n;
+    char remote[PATH_MAX];
+    if (ot_hub_is_remote(given)) {
+        OT_TRY(ot_hub_get_remote(given, false, remote));
+        return add(files, strdup(remote), given);
+    }
     bool is_input = strcmp(given, OT_SOURCE_STANDARD_INPUT) == 0;
     bool exists = !is_input && stat(given, &info) == 0;
     if (exists && S_ISDIR(info.st_mode))

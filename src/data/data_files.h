@@ -1,5 +1,6 @@
-/* The files that one value of --data names: a file, standard input ("-"), the files of a directory, or those
- * that match a pattern such as 'rows-*.jsonl'. */
+/* The files that one value of --data names: a file, standard input ("-"), the files of a directory, those
+ * that match a pattern such as 'rows-*.jsonl', or a file of the hub or of an https server, which is
+ * downloaded. */
 #ifndef OT_DATA_DATA_FILES_H
 #define OT_DATA_DATA_FILES_H
 
@@ -14,7 +15,7 @@ struct ot_data_files { /* set to zero before the first use */
 /* Appends the files of `given`. Of a directory: its own files (not those of directories in it, and no
  * hidden ones) whose names end as rows do: .jsonl, .json, .csv, .tsv, .txt or .parquet, and each of these
  * with .gz or .zst. A path that exists is no pattern. Errors: OT_E_INPUT (nothing matches), OT_E_IO,
- * OT_E_BUDGET. Close it also after an error. */
+ * OT_E_BUDGET, and those of ot_hub_get_remote. Close it also after an error. */
 int ot_data_files_open(const char *given, struct ot_data_files *files);
 void ot_data_files_close(struct ot_data_files *files);
 int64_t

@@ -1,6 +1,5 @@
 #include "src/files/resolve.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -15,16 +14,22 @@
 #include "src/base/file_io.h"
 #include "src/base/text.h"
 #include "src/files/adapter_config.h"
+#include "src/hub/cache.h"
+#include "src/hub/hub.h"
 
-enum { REF_MAX_BYTES = 128, NAME_MAX_BYTES = 256 };
+enum { NAME_MAX_BYTES = 256 };
+static const char word_bytes[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
 
 /* A search: the name, the places where it was looked for, and the result. */
 struct search {
-    const char *name, *hub_id; /* NULL: neither a hub preset nor a name of the form org/name */
-    bool config_alone;         /* a config.json without weights is a model */
-    char looked[1024];         /* "A, B, C", for the error message */
-    char path[PATH_MAX];       /* "": not found */
-    char source[64];           /* "HF cache" */
+    const char *name;
+    bool is_of_hub; /* a hub preset, or a name of the form org/name or org/name@revision: */
+    struct ot_hub_name hub;
+    bool config_alone;   /* a config.json without weights is a model */
+    bool downloads;      /* what is missing */
+    char looked[1024];   /* "A, B, C", for the error message */
+    char path[PATH_MAX]; /* "": not found */
+    char source[64];     /* "HF cache" */
 };
 
 static bool is_directory(const char *path) {
@@ -73,21 +78,12 @@ static bool take(struct search *s, const char *path, const char *source) {
     return true;
 }
 
-/* Hub names consist of letters, digits, '.', '-', '_', and at most one '/'. They cannot leave a directory.
- * */
-static bool is_hub_name(const char *name) {
-    size_t slashes = 0, bytes = strlen(name);
-    if (bytes == 0 || bytes > NAME_MAX_BYTES || name[0] == '/' || name[bytes - 1] == '/' || name[0] == '.')
-        return false;
-    for (const char *c = name; *c; c++) {
-        bool plain = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') ||
-                     *c == '-' || *c == '_' || *c == '.';
-        if (*c == '/')
-            slashes++;
-        if ((!plain && *c != '/') || (*c == '/' && c[1] == '.'))
-            return false;
-    }
-    return slashes <= 1;
+/* Names without '/' consist of letters, digits, '.', '-', '_'. No name can leave a directory. */
+static bool is_plain_name(const char *name) {
+    struct ot_hub_name hub;
+    size_t bytes = strlen(name);
+    return ot_hub_name_parse(name, &hub) ||
+           (bytes <= NAME_MAX_BYTES && ot_hub_is_file(name) && strspn(name, word_bytes) == bytes);
 }
 
 /* ---- $OFFLOAD_MODELS ---- */
@@ -98,8 +94,9 @@ static bool look_in_models(struct search *s) {
         remember(s, "$OFFLOAD_MODELS", " (not set)");
         return false;
     }
-    const char *last = s->hub_id ? strrchr(s->hub_id, '/') + 1 : NULL;
-    const char *names[] = {s->name, s->hub_id, last};
+    /* a directory has no revisions */
+    const char *id = s->is_of_hub && !strchr(s->name, '@') ? s->hub.id : NULL;
+    const char *names[] = {s->name, id, id ? strrchr(id, '/') + 1 : NULL};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[PATH_MAX];
         bool again = i > 0 && names[i] && strcmp(names[i], s->name) == 0;
@@ -112,91 +109,56 @@ static bool look_in_models(struct search *s) {
 
 /* ---- the Hugging Face cache ---- */
 
-static bool cache_root(char root[PATH_MAX]) {
-    static const struct {
-        const char *variable, *below;
-    } places[] = {{"HF_HUB_CACHE", ""},
-                  {"HF_HOME", "/hub"},
-                  {"XDG_CACHE_HOME", "/huggingface/hub"},
-                  {"HOME", "/.cache/huggingface/hub"}};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        const char *value = getenv(places[i].variable);
-        if (value && *value)
-            return snprintf(root, PATH_MAX, "%s%s", value, places[i].below) < PATH_MAX;
-    }
-    return false;
-}
-
-/* refs/main holds the commit that "main" had at the download. */
-static bool read_ref(const char *repository, char ref[REF_MAX_BYTES]) {
-    char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/refs/main", repository) >= (int)sizeof path)
-        return false;
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return false;
-    size_t bytes = fread(ref, 1, REF_MAX_BYTES - 1, file);
-    fclose(file);
-    ref[bytes] = '\0';
-    ref[strcspn(ref, " \t\r\n")] = '\0';
-    return is_hub_name(ref) && !strchr(ref, '/');
-}
-
-/* Without refs/main (a copied cache), takes the snapshot if there is only one. */
-static bool find_sole_snapshot(const char *repository, char ref[REF_MAX_BYTES], int *count) {
-    char path[PATH_MAX];
-    *count = 0;
-    if (snprintf(path, sizeof path, "%s/snapshots", repository) >= (int)sizeof path)
-        return false;
-    DIR *dir = opendir(path);
-    if (!dir)
-        return false;
-    for (struct dirent *entry = readdir(dir); entry; entry = readdir(dir))
-        if (entry->d_name[0] != '.' && strlen(entry->d_name) < REF_MAX_BYTES) {
-            memcpy(ref, entry->d_name, strlen(entry->d_name) + 1);
-            (*count)++;
-        }
-    closedir(dir);
-    return *count == 1;
-}
-
 static bool look_in_cache(struct search *s) {
-    char root[PATH_MAX], repository[PATH_MAX], path[PATH_MAX], ref[REF_MAX_BYTES];
-    int snapshots = 0;
-    if (!s->hub_id || !cache_root(root))
-        return false;
-    const char *slash = strchr(s->hub_id, '/');
-    if (snprintf(repository, sizeof repository, "%s/models--%.*s--%s", root, (int)(slash - s->hub_id),
-                 s->hub_id, slash + 1) >= (int)sizeof repository)
+    char repository[PATH_MAX], path[PATH_MAX], commit[OT_HUB_COMMIT_BYTES];
+    if (!s->is_of_hub || !ot_hub_cache_repository(&s->hub, repository))
         return false;
     if (!is_directory(repository)) {
         remember(s, repository, "");
         return false;
     }
-    if (!read_ref(repository, ref) && !find_sole_snapshot(repository, ref, &snapshots)) {
+    enum ot_hub_commit found = ot_hub_cache_commit(&s->hub, repository, commit);
+    if (found != OT_HUB_COMMIT_KNOWN) {
         remember(s, repository,
-                 snapshots > 1 ? " (several snapshots and no refs/main: give the path of one)"
-                               : " (no snapshot)");
+                 found == OT_HUB_COMMIT_SEVERAL
+                     ? " (several snapshots and no refs/main: give the path of one)"
+                     : " (no snapshot)");
         return false;
     }
-    if (snprintf(path, sizeof path, "%s/snapshots/%s", repository, ref) >= (int)sizeof path)
+    if (snprintf(path, sizeof path, "%s/snapshots/%s", repository, commit) >= (int)sizeof path)
         return false;
+    if (!s->config_alone && has_weights(path) && !ot_hub_has_weights(path)) {
+        remember(s, path, " (incomplete: not all weights are here)");
+        return false;
+    }
     return take(s, path, "HF cache");
+}
+
+static int download(struct search *s) {
+    char snapshot[PATH_MAX];
+    if (!s->downloads || !s->is_of_hub || ot_hub_is_offline())
+        return 0;
+    OT_TRY(ot_hub_get_model(&s->hub, s->config_alone ? OT_HUB_SMALL_FILES : OT_HUB_WEIGHTS, NULL, snapshot));
+    take(s, snapshot, "HF cache");
+    return 0;
 }
 
 /* ---- the result ---- */
 
-static int resolve(const char *name, bool config_alone, struct ot_resolved *out);
+/* What a caller of resolve wants. */
+enum { CONFIG_ALONE = 1, DOWNLOADS = 2 };
+
+static int resolve(const char *name, int wants, struct ot_resolved *out);
 
 /* A directory of adapters: takes their base. */
-static int take_adapter(const char *name, struct ot_resolved *out) {
+static int take_adapter(const char *name, int wants, struct ot_resolved *out) {
     struct ot_resolved base = {0};
     char *base_name = NULL;
     int rc;
     OT_TRY_GOTO(ot_adapter_config_base(name, &base_name), rc, out);
     rc = has_file(base_name, OT_ADAPTER_CONFIG_NAME) && !has_file(base_name, "config.json")
              ? ot_fail(OT_E_INPUT, "%s holds adapters itself", base_name)
-             : resolve(base_name, false, &base);
+             : resolve(base_name, wants & DOWNLOADS, &base);
     if (rc == 0 && !base.path)
         rc = ot_fail(OT_E_INPUT, "%s", base.missing);
     if (rc < 0) {
@@ -217,11 +179,11 @@ out:
     return rc;
 }
 
-static int take_directory(const char *name, struct ot_resolved *out) {
+static int take_directory(const char *name, int wants, struct ot_resolved *out) {
     if (access(name, X_OK) < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot read this directory", name);
     if (!has_file(name, "config.json") && has_file(name, OT_ADAPTER_CONFIG_NAME))
-        return take_adapter(name, out);
+        return take_adapter(name, wants, out);
     if (!has_file(name, "config.json") && has_checkpoints(name))
         return ot_fail(OT_E_INPUT,
                        "%s: has checkpoints of a stopped run, but no model yet; make a model from the newest "
@@ -234,6 +196,21 @@ static int take_directory(const char *name, struct ot_resolved *out) {
     if (out->preset)
         return ot_string_format(&out->found, "%s (directory; the preset of that name is not used)", name);
     return ot_string_format(&out->found, "%s (directory)", name);
+}
+
+/* hf://ORG/NAME/FILE.gguf */
+static int take_url(const char *url, int wants, struct ot_resolved *out) {
+    struct ot_hub_name name;
+    char path[PATH_MAX];
+    OT_TRY(ot_hub_name_parse_url(url, &name));
+    if (!ot_path_has_extension(name.file, ".gguf"))
+        return ot_fail(OT_E_INPUT,
+                       "%.200s: only a .gguf file may be named so; a model is ORG/NAME[@REVISION]", url);
+    if (!ot_hub_find_file(&name, path) && !(wants & DOWNLOADS))
+        return ot_fail(OT_E_INPUT, "%.200s: is not here; get it with 'offload-train download'", url);
+    OT_TRY(ot_hub_get_file(&name, false, path));
+    OT_TRY(ot_string_format(&out->path, "%s", path));
+    return ot_string_format(&out->found, "%s (GGUF file, %s)", url, path);
 }
 
 static int take_file(const char *name, struct ot_resolved *out) {
@@ -261,7 +238,8 @@ static void list_presets(const char *name, char *list, size_t bytes) {
 }
 
 static int report_missing(const struct search *s, struct ot_resolved *out) {
-    if (out->preset && !s->hub_id)
+    const char *offline = ot_hub_is_offline() ? " (HF_HUB_OFFLINE is set, so nothing is downloaded)" : "";
+    if (out->preset && !s->is_of_hub)
         return ot_string_format(
             &out->missing,
             "%s is a preset without published weights: train it with --init random, or give --model "
@@ -270,12 +248,13 @@ static int report_missing(const struct search *s, struct ot_resolved *out) {
     if (out->preset)
         return ot_string_format(
             &out->missing,
-            "%s: no weights found in %s; get them with 'hf download %s', or give a directory, "
+            "%s: no weights found in %s%s; get them with 'offload-train download %s', or give a directory, "
             "or train from scratch with --init random",
-            s->name, s->looked, s->hub_id);
-    if (s->hub_id)
-        return ot_fail(OT_E_INPUT, "%s: not found in %s; get it with 'hf download %s', or give a directory",
-                       s->name, s->looked, s->hub_id);
+            s->name, s->looked, offline, s->hub.id);
+    if (s->is_of_hub)
+        return ot_fail(OT_E_INPUT,
+                       "%s: not found in %s%s; get it with 'offload-train download %s', or give a directory",
+                       s->name, s->looked, offline, s->name);
     char presets[256];
     list_presets(s->name, presets, sizeof presets);
     return ot_fail(
@@ -285,39 +264,52 @@ static int report_missing(const struct search *s, struct ot_resolved *out) {
         s->name, s->looked, presets);
 }
 
-static int resolve(const char *name, bool config_alone, struct ot_resolved *out) {
-    struct search s = {.name = name, .config_alone = config_alone};
+static int resolve(const char *name, int wants, struct ot_resolved *out) {
+    struct search s = {.name = name, .config_alone = wants & CONFIG_ALONE, .downloads = wants & DOWNLOADS};
     struct stat info;
     out->preset = ot_preset_find(name);
     if (!out->preset)
         out->preset = ot_preset_spelled(name);
     if (is_directory(name))
-        return take_directory(name, out);
+        return take_directory(name, wants, out);
     if (stat(name, &info) == 0)
         return take_file(name, out);
-    if (!is_hub_name(name))
+    if (ot_hub_is_url(name))
+        return take_url(name, wants, out);
+    if (!is_plain_name(name))
         return ot_fail(OT_E_INPUT, "%s: no such directory", name);
-    s.hub_id = strchr(name, '/') ? name : out->preset ? out->preset->hub_id : NULL;
+    const char *id = strchr(name, '/') ? name : out->preset ? out->preset->hub_id : NULL;
+    s.is_of_hub = id && ot_hub_name_parse(id, &s.hub);
     if (!look_in_models(&s) && !look_in_cache(&s))
+        OT_TRY(download(&s));
+    if (!s.path[0])
         return report_missing(&s, out);
     OT_TRY(ot_string_format(&out->path, "%s", s.path));
-    if (out->preset && s.hub_id)
-        return ot_string_format(&out->found, "%s → %s (%s, %s)", name, s.hub_id, s.source, s.path);
+    if (out->preset && s.is_of_hub)
+        return ot_string_format(&out->found, "%s → %s (%s, %s)", name, s.hub.id, s.source, s.path);
     return ot_string_format(&out->found, "%s (%s, %s)", name, s.source, s.path);
 }
 
-int ot_model_resolve(const char *name, struct ot_resolved *out) {
+static int resolve_or_free(const char *name, int wants, struct ot_resolved *out) {
     *out = (struct ot_resolved){0};
-    int rc = resolve(name, false, out);
+    int rc = resolve(name, wants, out);
     if (rc < 0)
         ot_resolved_free(out);
     return rc;
 }
 
+int ot_model_resolve(const char *name, struct ot_resolved *out) {
+    return resolve_or_free(name, 0, out);
+}
+
+int ot_model_obtain(const char *name, bool weights, struct ot_resolved *out) {
+    return resolve_or_free(name, DOWNLOADS | (weights ? 0 : CONFIG_ALONE), out);
+}
+
 /* True for a name that may stand for a model, and is not a path that is wrong. */
 static bool is_model_name(const char *name) {
     struct stat info;
-    return is_hub_name(name) && stat(name, &info) < 0;
+    return is_plain_name(name) && stat(name, &info) < 0;
 }
 
 static int fail_shape(const char *name) {
@@ -326,18 +318,18 @@ static int fail_shape(const char *name) {
     return ot_fail(
         OT_E_INPUT,
         "%s: it is not on this machine, and no preset is this model (%s'offload-train help models' "
-        "lists all presets). Its config.json is enough: 'hf download %s config.json', or --model "
-        "PATH/config.json",
+        "lists all presets). Its config.json is enough: --model PATH/config.json, or, where there is a "
+        "network, 'hf download %s config.json'",
         name, presets, strchr(name, '/') ? name : "ORG/NAME");
 }
 
 int ot_model_resolve_shape(const char *name, struct ot_resolved *out) {
-    *out = (struct ot_resolved){0};
-    int rc = resolve(name, true, out);
+    int rc = resolve_or_free(name, CONFIG_ALONE, out);
+    struct ot_hub_name hub;
     if (rc == -OT_E_INPUT && is_model_name(name)) {
-        ot_resolved_free(out);
         out->preset = ot_preset_shaped(name);
-        rc = out->preset ? 0 : fail_shape(name);
+        bool is_known = out->preset || !ot_hub_name_parse(name, &hub) || ot_hub_is_offline();
+        rc = !is_known ? resolve(name, CONFIG_ALONE | DOWNLOADS, out) : out->preset ? 0 : fail_shape(name);
     }
     if (rc == 0 && !out->path && strcmp(out->preset->name, name) != 0)
         rc = ot_string_format(&out->found, "%s (preset %s)", name, out->preset->name);

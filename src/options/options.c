@@ -193,8 +193,8 @@ static int take_command(const char *word, enum ot_command *out) {
         OT_E_USAGE, "unknown command '%.60s'; %s%s%s (offload-train help lists commands and topics)", word,
         nearest ? "did you mean " : "the commands are ",
         nearest ? nearest
-                : "train, generate, eval, tokenize, probe, plan, bench, verify, export, merge, quantize "
-                  "and comm-test",
+                : "train, generate, eval, tokenize, probe, plan, bench, verify, export, merge, quantize, "
+                  "comm-test and download",
         nearest ? "?" : "");
 }
 

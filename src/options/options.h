@@ -34,6 +34,7 @@ enum ot_command {
     OT_COMMAND_MERGE,
     OT_COMMAND_QUANTIZE,
     OT_COMMAND_COMM_TEST,
+    OT_COMMAND_DOWNLOAD,
     OT_COMMAND_COUNT
 };
 const char *ot_command_name(enum ot_command command);
@@ -55,6 +56,7 @@ enum {
     OT_FOR_MERGE = 1 << OT_COMMAND_MERGE,
     OT_FOR_QUANTIZE = 1 << OT_COMMAND_QUANTIZE,
     OT_FOR_COMM_TEST = 1 << OT_COMMAND_COMM_TEST,
+    OT_FOR_DOWNLOAD = 1 << OT_COMMAND_DOWNLOAD,
     OT_FOR_ALL = (1 << OT_COMMAND_COUNT) - 1
 };
 

@@ -252,6 +252,8 @@ static int check_required(const struct ot_options *options) {
     case OT_COMMAND_EXPORT:
         OT_TRY(require_dir(options));
         return require(options, "out", "my-model");
+    case OT_COMMAND_DOWNLOAD:
+        return ot_options_given(options, "data") ? 0 : require(options, "model", "Qwen/Qwen3-8B");
     case OT_COMMAND_QUANTIZE:
         OT_TRY(require(options, "model", "out/my-model"));
         OT_TRY(require(options, "to", "gptq:4"));

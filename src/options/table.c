@@ -20,6 +20,7 @@ enum {
     MERGE = OT_FOR_MERGE,
     QUANTIZE = OT_FOR_QUANTIZE,
     COMM_TEST = OT_FOR_COMM_TEST,
+    DOWNLOAD = OT_FOR_DOWNLOAD,
     MODELS = TRAIN | GENERATE | EVAL,  /* the commands that run a model */
     RANKS = MODELS | COMM_TEST | PROBE /* the commands that several ranks run together */
 };
@@ -243,9 +244,10 @@ static const struct ot_option table[] = {
     {"shadow", OT_OPTION_BYTES, OT_SECTION_MEMORY, FIELD(shadow), TRAIN | PLAN, .argument = "BYTES", .min = 0,
      .max = K * K * K * K * K, .chosen = "by the planner, from host memory that is left",
      .on_resume = OT_RESUME_FREE, .elsewhere = "speculative-updates"},
-    {"threads", OT_OPTION_COUNT, OT_SECTION_MEMORY, FIELD(threads), OT_FOR_ALL & ~(VERIFY | EXPORT),
-     .argument = "N", .min = 1, .max = 1024, .chosen = "the cores that this process may use",
-     .on_resume = OT_RESUME_FREE, .elsewhere = "num-threads n-threads workers"},
+    {"threads", OT_OPTION_COUNT, OT_SECTION_MEMORY, FIELD(threads),
+     OT_FOR_ALL & ~(VERIFY | EXPORT | DOWNLOAD), .argument = "N", .min = 1, .max = 1024,
+     .chosen = "the cores that this process may use", .on_resume = OT_RESUME_FREE,
+     .elsewhere = "num-threads n-threads workers"},
     {"optimizer-threads", OT_OPTION_COUNT, OT_SECTION_MEMORY, FIELD(optimizer_threads), TRAIN | BENCH,
      .argument = "N", .min = 1, .max = 1024, .chosen = "the same as --threads", .on_resume = OT_RESUME_FREE},
 
@@ -413,7 +415,7 @@ static const struct ot_option table[] = {
      .elsewhere = "no-plan no-probe"},
     {"json", OT_OPTION_FLAG, OT_SECTION_REPORT, FIELD(json), OT_FOR_ALL, .on_resume = OT_RESUME_FREE},
     {"quiet", OT_OPTION_FLAG, OT_SECTION_REPORT, FIELD(quiet),
-     MODELS | PROBE | PLAN | BENCH | VERIFY | EXPORT | COMM_TEST | QUANTIZE, .letter = 'q',
+     MODELS | PROBE | PLAN | BENCH | VERIFY | EXPORT | COMM_TEST | QUANTIZE | DOWNLOAD, .letter = 'q',
      .on_resume = OT_RESUME_FREE, .elsewhere = "silent"},
     {"help", OT_OPTION_FLAG, OT_SECTION_REPORT, FIELD(help), OT_FOR_ALL, .letter = 'h',
      .on_resume = OT_RESUME_FREE},
@@ -461,6 +463,12 @@ static const struct ot_option table[] = {
      .elsewhere = "adapter-name-or-path lora-path adapters lora peft-model"},
     {"out", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(out), MERGE, .argument = "MODEL",
      .elsewhere = "output output-dir save-dir export-dir"},
+
+    /* ---- download ---- */
+    {"model", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(model), DOWNLOAD, .argument = "ORG/NAME[@REVISION]",
+     .elsewhere = "model-name-or-path repo-id repo"},
+    {"data", OT_OPTION_TEXTS, OT_SECTION_INPUT, FIELD(data), DOWNLOAD, .argument = "URL",
+     .elsewhere = "dataset train-data"},
 
     /* ---- quantize: output and methods ---- */
     {"out", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(out), QUANTIZE, .argument = "DIR",
@@ -511,9 +519,9 @@ const char *ot_option_section_title(enum ot_option_section section) {
 }
 
 const char *ot_command_name(enum ot_command command) {
-    static const char *const names[OT_COMMAND_COUNT] = {"train",  "generate", "eval",     "tokenize",
-                                                        "probe",  "plan",     "bench",    "verify",
-                                                        "export", "merge",    "quantize", "comm-test"};
+    static const char *const names[OT_COMMAND_COUNT] = {
+        "train",  "generate", "eval",  "tokenize", "probe",     "plan",    "bench",
+        "verify", "export",   "merge", "quantize", "comm-test", "download"};
     return names[command];
 }
 

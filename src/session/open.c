@@ -347,8 +347,9 @@ static int take_base_print(struct ot_session *s) {
 }
 
 static int open_model_files(struct ot_session *s) {
-    OT_TRY(ot_model_resolve(s->options->model, &s->model.resolved));
     bool random = s->options->init == OT_CHOICE_INIT_RANDOM;
+    OT_TRY(random ? ot_model_resolve(s->options->model, &s->model.resolved)
+                  : ot_model_obtain(s->options->model, true, &s->model.resolved));
     if (!s->model.resolved.path && !random)
         return ot_fail(OT_E_INPUT, "%s", s->model.resolved.missing);
     if (s->model.resolved.path) {
@@ -417,7 +418,7 @@ int ot_session_open_tokenizer(struct ot_settings *settings, struct ot_session *o
         OT_TRY(find_tokenizer(out));
         return ot_tokenizer_open(out->text.tokenizer_path, &out->text.tokenizer);
     }
-    OT_TRY(ot_model_resolve(out->options->model, &out->model.resolved));
+    OT_TRY(ot_model_obtain(out->options->model, false, &out->model.resolved));
     if (out->model.resolved.path)
         OT_TRY(ot_model_dir_open(out->model.resolved.path, &out->model.dir));
     return open_tokenizer(out);

@@ -24,6 +24,7 @@
 #include "src/checkpoint/verify.h"
 #include "src/files/model_dir.h"
 #include "src/files/resolve.h"
+#include "src/hub/hub.h"
 #include "src/options/options.h"
 #include "src/session/weights.h"
 #include "src/train/run_log.h"
@@ -32,10 +33,11 @@ static int refuse_name(void) {
     return ot_fail(OT_E_USAGE, "no short name for the output directory; give --out DIR");
 }
 
-/* The last component of a path, or of a hub name such as "org/model". */
+/* The last component of a path, or of a hub name such as "org/model" or "org/model@v1". */
 static int find_model_name(const char *given, char name[NAME_MAX + 1]) {
     char *real = given[0] == '.' || given[0] == '/' ? realpath(given, NULL) : NULL;
-    const char *model = real ? real : given;
+    struct ot_hub_name hub;
+    const char *model = real ? real : ot_hub_name_parse(given, &hub) ? hub.id : given;
     size_t end = strlen(model);
     while (end > 1 && model[end - 1] == '/')
         end--;
@@ -51,7 +53,7 @@ static int find_model_name(const char *given, char name[NAME_MAX + 1]) {
  * what stands before its first wildcard. */
 static const char *find_data_name(const struct ot_options *options, size_t *length) {
     const char *data = options->command == OT_COMMAND_BENCH ? "bench" : options->data.items[0];
-    size_t end = strlen(data), start;
+    size_t end = strcspn(data, ot_hub_is_remote(data) ? "?#" : ""), start;
     while (end > 1 && data[end - 1] == '/')
         end--;
     for (start = end; start > 0 && data[start - 1] != '/';)

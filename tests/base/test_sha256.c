@@ -1,4 +1,5 @@
-/* SHA-256: the vectors of FIPS 180-4 and all lengths up to several blocks. HMAC: the vectors of RFC 4231. */
+/* SHA-256, with SHA instructions and without: the vectors of FIPS 180-4 and all lengths up to several
+ * blocks. HMAC: the vectors of RFC 4231. SHA-1: vectors of FIPS 180-4, and a file of git. */
 #include "tests/support/check.h"
 
 #include <stdio.h>
@@ -101,10 +102,62 @@ static void digests_are_compared_whole(void **state) {
     }
 }
 
+/* A text in pieces of all sizes has the hash of the whole text, with both kernels. */
+static void pieces(void **state) {
+    (void)state;
+    enum { N = 1000 };
+    uint8_t data[N], whole[OT_SHA256_BYTES], digest[OT_SHA256_BYTES];
+    for (int i = 0; i < N; i++)
+        data[i] = (uint8_t)(i * i);
+    ot_sha256_use_instructions(false);
+    sha256(data, N, whole);
+    assert_string_equal(hex(whole), "deaa0fa8a12142c2fc4d473ca188ed45615d463857685c7e21aaa36a4b927253");
+    for (int use = 0; use < 2; use++) {
+        ot_sha256_use_instructions(use);
+        for (size_t piece = 1; piece < 200; piece++) {
+            struct ot_sha256 hash;
+            ot_sha256_begin(&hash);
+            for (size_t at = 0; at < N; at += piece)
+                ot_sha256_add(&hash, data + at, at + piece < N ? piece : N - at);
+            ot_sha256_end(&hash, digest);
+            assert_memory_equal(digest, whole, sizeof whole);
+        }
+    }
+    assert_false(ot_sha256_use_instructions(false));
+    all_lengths(NULL);
+    ot_sha256_use_instructions(true);
+}
+
+static void sha1(void **state) {
+    (void)state;
+    static const char million[] = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    uint8_t digest[OT_SHA1_BYTES];
+    char text[2 * OT_SHA1_BYTES + 1];
+    struct ot_sha1 hash;
+    ot_sha1_begin(&hash);
+    ot_sha1_add(&hash, "abc", 3);
+    ot_sha1_end(&hash, digest);
+    ot_hash_text(digest, sizeof digest, text);
+    assert_string_equal(text, "a9993e364706816aba3e25717850c26c9cd0d89d");
+    ot_sha1_begin(&hash);
+    for (int i = 0; i < 1000000 / 50; i++)
+        ot_sha1_add(&hash, million, 50);
+    ot_sha1_end(&hash, digest);
+    ot_hash_text(digest, sizeof digest, text);
+    assert_string_equal(text, "34aa973cd4c4daa4f61eeb2bdbad27316534016f");
+    ot_sha1_begin(&hash);
+    ot_sha1_add(&hash, "blob 6\0hello\n", 13);
+    ot_sha1_end(&hash, digest);
+    ot_hash_text(digest, sizeof digest, text);
+    assert_string_equal(text, "ce013625030ba8dba906f756967f9e9ca394464a");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(vectors_of_the_standard),
         cmocka_unit_test(all_lengths),
+        cmocka_unit_test(pieces),
+        cmocka_unit_test(sha1),
         cmocka_unit_test(vectors_of_the_rfc),
         cmocka_unit_test(digests_are_compared_whole),
     };

@@ -245,7 +245,7 @@ class Model(BadInput):
 
     def test_names_that_are_nothing(self):
         self.refuse(INPUT, "help models", "--model", "nosuch", "--data", self.rows)
-        self.refuse(INPUT, "hf download huggyllama/llama-7b", "--model", "llama-7b", "--data", self.rows,
+        self.refuse(INPUT, "offload-train download huggyllama/llama-7b", "--model", "llama-7b", "--data", self.rows,
                     env={"HF_HOME": self.folder})
         self.refuse(INPUT, "--tokenizer", "--model", "llama-7b", "--data", self.rows, "--init", "random",
                     env={"HF_HOME": self.folder})

@@ -10,6 +10,8 @@
 static int open_folder(void **state) {
     *state = make_folder();
     unsetenv("HF_HUB_CACHE");
+    unsetenv("HUGGINGFACE_HUB_CACHE");
+    setenv("HF_HUB_OFFLINE", "1", 1);
     unsetenv("HF_HOME");
     unsetenv("XDG_CACHE_HOME");
     unsetenv("OFFLOAD_MODELS");
@@ -137,26 +139,30 @@ static void test_what_is_not_here(void **state) {
     check_ok(ot_model_resolve("llama-7b", &found));
     assert_null(found.path);
     assert_string_equal(found.preset->name, "llama-7b");
-    const char *words[] = {"$OFFLOAD_MODELS (not set)", "models--huggyllama--llama-7b",
-                           "hf download huggyllama/llama-7b", "--init random", *state};
+    const char *words[] = {"$OFFLOAD_MODELS (not set)",
+                           "models--huggyllama--llama-7b",
+                           "offload-train download huggyllama/llama-7b",
+                           "HF_HUB_OFFLINE is set",
+                           "--init random",
+                           *state};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         assert_non_null(strstr(found.missing, words[i]));
     ot_resolved_free(&found);
     check_ok(ot_model_resolve("tiny-sql", &found));
     assert_null(found.path);
     assert_non_null(strstr(found.missing, "--init random"));
-    assert_null(strstr(found.missing, "hf download"));
+    assert_null(strstr(found.missing, "download"));
     ot_resolved_free(&found);
     check_ok(ot_model_resolve("Llama7B", &found)); /* another spelling of the preset */
     assert_string_equal(found.preset->name, "llama-7b");
-    assert_non_null(strstr(found.missing, "hf download huggyllama/llama-7b"));
+    assert_non_null(strstr(found.missing, "offload-train download huggyllama/llama-7b"));
     ot_resolved_free(&found);
     check_ok(ot_model_resolve("Qwen/Qwen3-8B", &found));
     assert_string_equal(found.preset->name, "qwen3-8b");
-    assert_non_null(strstr(found.missing, "hf download Qwen/Qwen3-8B"));
+    assert_non_null(strstr(found.missing, "offload-train download Qwen/Qwen3-8B"));
     ot_resolved_free(&found);
     check_fails(ot_model_resolve("Qwen/Qwen3-8B-Instruct", &found), OT_E_INPUT, "not found in");
-    check_fails(ot_model_resolve("some/model", &found), OT_E_INPUT, "hf download some/model");
+    check_fails(ot_model_resolve("some/model", &found), OT_E_INPUT, "offload-train download some/model");
     check_fails(ot_model_resolve("lama-7b", &found), OT_E_INPUT, "presets: llama-7b, llama-13b");
 }
 

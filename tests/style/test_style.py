@@ -16,7 +16,7 @@ FOLDERS = ["src", "models", "offload", "kernels", "tests"]
 # for the emulator of tests too, so these may include each other. Of src, the kernels, the engine and the models may include
 # src/base alone. Tests may include everything.
 ORDER = [["src/base"], ["kernels"], ["kernels/cpu", "kernels/cuda tests/emu tests/emu/include tests/fakes"], ["offload"],
-         ["offload/comm", "offload/topology", "src/tokenizer"], ["offload/store", "offload/comm/plugins", "src/jinja"], ["models", "offload/plan"],
+         ["offload/comm", "offload/topology", "src/tokenizer"], ["offload/store", "offload/comm/plugins", "src/jinja", "src/hub"], ["models", "offload/plan"],
          ["src/gguf"],
          ["offload/schedule", "src/files", "src/machine", "src/options"], ["offload/predict"],
          ["offload/engine", "offload/probe"], ["src/data", "src/judge", "src/dashboard"], ["src/checkpoint"], ["src/session"],
