@@ -17,8 +17,9 @@
  *   eval        step, loss, [reward_chosen, ...] or perplexity, accuracy, trained_tokens, rows, seconds; with
  *               --eval-generate (answers.h): [answered], [exact_match], [normalised_match], [answer_seconds],
  *               [valid_sql], [equal_results], [by_kind], [not_judged], [variants], [variants_told_apart]
- *   checkpoint  step, dir, written_bytes, referred_bytes, seconds; best: the same of the best state (saver.h)
- *   checkpoint_failed, best_failed   step, error
+ *   checkpoint  step, dir, written_bytes, referred_bytes, seconds
+ *   best        step, dir, written_bytes, referred_bytes, seconds: of the best state (saver.h). After a
+ *               failed save the event is checkpoint_failed or best_failed: step, error
  *   sample      step, prompt, text: an answer to a held-out row, at the end
  *   trace       file, steps, left_out, seconds, busy_seconds, exposed_seconds, exposed_host_seconds
  *   done        steps, tokens, seconds (all: step_seconds, eval_seconds, save_seconds, result_seconds,
