@@ -240,8 +240,10 @@ int ot_planner_choose_shard(const struct ot_plan_request *request, const struct 
     OT_TRY(try_first_plans(&c, &why));
     while (rc == 0 && (next = find_next(&c)))
         rc = enter(&c, next);
-    if (rc == 0 && isinf(c.steps[0]) && isinf(c.steps[1]))
+    if (rc == 0 && isinf(c.steps[0]) && isinf(c.steps[1])) {
+        out->forced.shard = c.entrants[0].shard;
         return ot_error_load(&why);
+    }
     if (rc == 0)
         take_best(&c);
     for (int i = 0; i < 2 && rc < 0; i++)

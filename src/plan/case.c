@@ -306,8 +306,10 @@ static int find_range(struct ot_plan_case *c) {
 }
 
 static int refuse(const struct ot_plan_case *c) {
+    struct ot_plan_request refused = c->request;
+    refused.shard = c->chosen.forced.shard;
     struct ot_cure cure = {.options = c->options,
-                           .request = &c->request,
+                           .request = &refused,
                            .most_gpu_bytes = c->machine.most_bytes[OT_TIER_GPU],
                            .most_host_bytes = c->machine.most_bytes[OT_TIER_HOST],
                            .host_ranks = c->machine.described.local_ranks,

@@ -6,6 +6,7 @@
 #include "models/encoded.h"
 #include "models/selection.h"
 #include "offload/block.h"
+#include "offload/plan/stages.h"
 #include "offload/plan/used_parts.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"
@@ -208,16 +209,42 @@ struct cures {
 
 /* ---- trying ---- */
 
-/* Returns whether the request has a plan. used (or NULL) gets the plan's bytes on each tier. */
-static bool fits(const struct ot_plan_request *request, size_t used[OT_TIER_COUNT]) {
-    struct ot_plan_request trial = *request;
+/* Returns whether the request's rank has a plan. used (or NULL) gets at least the bytes of the plan on each
+ * tier. */
+static bool rank_fits(struct ot_plan_request *trial, size_t used[OT_TIER_COUNT]) {
     struct ot_plan plan;
-    trial.is_trial = true; /* a shortage takes long to find, and is not needed */
-    if (ot_plan_make(&trial, &plan) < 0)
+    if (ot_plan_make(trial, &plan) < 0)
         return false;
     for (int t = 0; used && t < OT_TIER_COUNT; t++)
-        used[t] = ot_ledger_total(&plan.ledger, (enum ot_tier)t);
+        used[t] = ot_max(used[t], ot_ledger_total(&plan.ledger, (enum ot_tier)t));
     ot_plan_free(&plan);
+    return true;
+}
+
+/* True if a stage needs no more than the one before it, whose plan fits: it has layers alone, and no more. */
+static bool is_like_before(const struct ot_plan_request *trial, int stage) {
+    struct ot_shard before = trial->shard;
+    before.rank = ot_shard_rank_of(&before, 0, stage - 1);
+    return stage > 1 && stage < ot_shard_stages(&before) - 1 &&
+           ot_shard_layers(trial->chain, &trial->shard) <= ot_shard_layers(trial->chain, &before);
+}
+
+/* Returns whether the request has a plan: for every stage of a pipeline, the last one first. used (or NULL)
+ * gets the most bytes of a rank on each tier. */
+static bool fits(const struct ot_plan_request *request, size_t used[OT_TIER_COUNT]) {
+    struct ot_plan_request trial = *request;
+    int stages = ot_shard_stages(&trial.shard);
+    trial.is_trial = true; /* a shortage takes long to find, and is not needed */
+    if (used)
+        memset(used, 0, OT_TIER_COUNT * sizeof *used);
+    if (stages == 1)
+        return rank_fits(&trial, used);
+    for (int i = 0; i < stages; i++) {
+        int stage = (i + stages - 1) % stages;
+        trial.shard.rank = ot_shard_rank_of(&trial.shard, 0, stage);
+        if (!is_like_before(&trial, stage) && !rank_fits(&trial, used))
+            return false;
+    }
     return true;
 }
 
@@ -286,13 +313,38 @@ static void try_without_forces(struct cures *c) {
         snprintf(text, CURE_BYTES, "leave out %s", names);
 }
 
+/* Tries shares in place of stages. Returns true if each stage has a plan alone, and only all of them together
+ * have none: then the cures below, which try the stages one by one, say nothing. */
+static bool try_shares(struct cures *c) {
+    struct ot_plan_request full = *c->about->request;
+    char *text;
+    if (ot_shard_stages(&full.shard) == 1)
+        return false;
+    full.shard.mode = OT_SHARD_FULL;
+    full.shard.stages = 0;
+    if (fits(&full, NULL) && (text = next(c)))
+        snprintf(text, CURE_BYTES, "--shard auto");
+    return fits(c->about->request, NULL);
+}
+
 /* ---- more memory ---- */
+
+/* A shortage is of one rank. Returns whether that much memory is enough for the other stages too. */
+static bool is_enough(const struct cures *c, enum ot_tier tier, size_t bytes) {
+    struct ot_plan_request with = *c->about->request;
+    with.budget_bytes[tier] = bytes;
+    return ot_shard_stages(&with.shard) == 1 || fits(&with, NULL);
+}
 
 static void try_gpu(struct cures *c, const struct ot_shortage *shortage) {
     char size[24], *text;
-    if (shortage->alone[OT_TIER_GPU] && shortage->alone[OT_TIER_GPU] <= c->about->most_gpu_bytes &&
-        (text = next(c)))
-        snprintf(text, CURE_BYTES, "--gpu-mem %s", size_option(shortage->alone[OT_TIER_GPU], size));
+    size_t need = shortage->alone[OT_TIER_GPU], most = c->about->most_gpu_bytes;
+    if (!need || need > most || !is_enough(c, OT_TIER_GPU, need) || !(text = next(c)))
+        return;
+    if ((need + GIB - 1) / GIB * GIB <= most) /* else the rounded size is more than the device has */
+        snprintf(text, CURE_BYTES, "--gpu-mem %s", size_option(need, size));
+    else
+        snprintf(text, CURE_BYTES, "--gpu-mem %zuM", (need + MIB - 1) / MIB);
 }
 
 /* The options of a described machine name the RAM and the disks of a host, which its ranks share. */
@@ -316,7 +368,8 @@ static bool host_option(const struct cures *c, size_t need, char text[CURE_BYTES
 
 static void try_host(struct cures *c, const struct ot_shortage *shortage) {
     char option[CURE_BYTES], *text;
-    if (host_option(c, shortage->alone[OT_TIER_HOST], option) && (text = next(c)))
+    if (host_option(c, shortage->alone[OT_TIER_HOST], option) &&
+        is_enough(c, OT_TIER_HOST, shortage->alone[OT_TIER_HOST]) && (text = next(c)))
         snprintf(text, CURE_BYTES, "%s", option);
 }
 
@@ -508,6 +561,18 @@ static void try_disk_and_rows(struct cures *c) {
 
 /* ---- the sentence ---- */
 
+static void try_memory_and_rows(struct cures *c, const struct ot_shortage *shortage) {
+    try_less_gpu(c);
+    if (!try_disk(c, shortage))
+        try_disk_and_host(c);
+    try_gpu(c, shortage);
+    try_host(c, shortage);
+    try_both(c, shortage);
+    try_smaller_step(c);
+    try_shorter_rows(c);
+    try_disk_and_rows(c);
+}
+
 int ot_plan_cure(const struct ot_cure *cure, const struct ot_shortage *shortage) {
     struct cures c = {.about = cure};
     char all[MOST_CURES * CURE_BYTES] = "";
@@ -519,15 +584,8 @@ int ot_plan_cure(const struct ot_cure *cure, const struct ot_shortage *shortage)
         return -OT_E_BUDGET;
     ot_error_save(&refusal, -OT_E_BUDGET);
     try_without_forces(&c);
-    try_less_gpu(&c);
-    if (!try_disk(&c, shortage))
-        try_disk_and_host(&c);
-    try_gpu(&c, shortage);
-    try_host(&c, shortage);
-    try_both(&c, shortage);
-    try_smaller_step(&c);
-    try_shorter_rows(&c);
-    try_disk_and_rows(&c);
+    if (!try_shares(&c))
+        try_memory_and_rows(&c, shortage);
     for (int i = 0; i < c.n; i++)
         snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? "; or " : "", c.text[i]);
     int rc = ot_error_load(&refusal);

@@ -454,6 +454,16 @@ class Plan(plan_test.PlanTest):
         for words in ["--gpu", "h100"], ["--gpu", "rtx4090", "--nodes", "2"], ["--gpu", "rtx4090", "--home", "weights=gpu,state=host"]:
             self.assertFalse(ask(*words)["plan"]["one_copy"], words)  # NVLink; two hosts
 
+    def test_cures_of_stages_are_tried_on_every_stage(self):
+        # More RAM, which one stage would need, is not enough for the other.
+        refused = self.fail_with(BUDGET, "What helps: --nvme 310G", "plan", "--model", "llama-13b", "--gpu", "rtx3060", "--ram",
+                                 "40G", "--gpus", "2", "--shard", "stages")
+        self.assertNotIn("--ram", refused)
+        # Each stage has a plan alone; together they need more rounds than one of them has room for.
+        words = ["plan", "--model", "qwen3-32b", "--gpu", "rtx4090", "--ram", "1T", "--gpus", "8", "--tokens-per-step", "128k"]
+        refused = self.fail_with(BUDGET, "What helps: --shard auto", *words, "--shard", "stages")
+        self.assertNotIn("--nvme", refused)
+
     def test_stages_over_ethernet(self):
         """Rank 0 sends activations and receives their gradients, in 2 bytes an element. Weights do not cross."""
         base = ["plan", "--model", "tinyllama-1.1b", "--gpu", "rtx4090", "--ram", "64G", "--nodes", "4", "--nic", "10G",
