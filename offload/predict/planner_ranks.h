@@ -39,8 +39,8 @@ struct ot_shard_choice {
 /* With several ranks, also chooses the open fields of request->shard: the shard whose best plan has the
  * shortest step. out->forced has it. A plan with one copy has all weights on the host, so that the ranks
  * agree on it. With stages: chooses the division, and predicts the step of this rank among all. choice: NULL,
- * or what was compared. Errors: as ot_planner_choose; OT_E_USAGE: the model cannot be divided; the error,
- * the shortage and out->forced are those of the first try: mode full without one copy, if the mode is open. */
+ * or what was compared. Errors: as ot_planner_choose; OT_E_USAGE: the model cannot be divided; the error, the
+ * shortage and out->forced are those of the first try: mode full without one copy, if the mode is open. */
 int ot_planner_choose_shard(const struct ot_plan_request *request, const struct ot_costs *costs,
                             struct ot_shard_open open, struct ot_planner_result *out,
                             struct ot_shard_choice *choice);
