@@ -145,6 +145,23 @@ class Verify(Checkpoints):
         self.assertEqual([file["ok"] for file in found["files"]], [False])
         self.assertEqual(found["damages"], 1)
 
+    def test_the_best_state_is_read_too(self):
+        folder = self.path("evaluated")
+        self.succeed(*self.train_words, folder, "--save-every", "2", "--eval-every", "2", "--eval-fraction", "0.2", "--result",
+                     "last")
+        found = self.succeed("verify", folder, "--json").json()
+        best = found["best"]
+        self.assertTrue(found["ok"] and best["ok"] and best["step"] == 4, found)  # the last evaluation's is the result
+        self.assertIn(", the weights alone, made ", best["what"])
+        self.assertEqual([slab["state"] for slab in best["slabs"]], [slab["state"] for slab in found["checkpoint"]["slabs"]])
+        self.assertEqual([slab["max_m"] for slab in best["slabs"]], [0] * len(best["slabs"]))
+        path = os.path.join(best["dir"], "state.bin")
+        flip(path, os.path.getsize(path) // 2)
+        self.damaged(folder, path + ": damaged")
+        result = run("verify", folder, "--json")
+        self.assertEqual([result.code, result.json()["ok"], result.json()["best"]["ok"], result.json()["checkpoint"]["ok"]],
+                         [3, False, False, True])
+
     def test_the_newest_whole_one_is_found_behind_damaged_ones(self):
         folder = self.copy("behind")
         for step in 6, 4:
