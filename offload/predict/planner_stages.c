@@ -269,9 +269,28 @@ static bool may_halve(const struct ot_plan_request *request, const struct ot_pla
            result->prediction.step_seconds * (1 - HOPE_STARTS) < limit;
 }
 
+/* Each stage alone may fit in fewer rounds than all do together, since they have one micro-batch and one
+ * number of rounds. So a refusal is tried again in 2, 4, 8 .. rounds, which need less of the device. */
+static int choose_rounds(const struct ot_plan_request *request, const struct ot_costs *costs, double limit,
+                         struct ot_planner_result *out) {
+    struct ot_plan_request more = *request;
+    struct ot_error why;
+    int rc = choose(request, costs, NULL, limit, out);
+    if (rc != -OT_E_BUDGET || request->rounds > 0)
+        return rc;
+    struct ot_shortage shortage = out->plan.shortage;
+    ot_error_save(&why, rc);
+    for (more.rounds = 2; more.rounds <= MOST_TRIED_ROUNDS && rc == -OT_E_BUDGET; more.rounds *= 2)
+        rc = choose(&more, costs, NULL, limit, out);
+    if (rc == 0)
+        return 0;
+    *out = (struct ot_planner_result){.forced = *request, .plan.shortage = shortage};
+    return ot_error_load(&why);
+}
+
 int ot_stages_choose(const struct ot_plan_request *request, const struct ot_costs *costs, double limit,
                      struct ot_planner_result *out) {
-    OT_TRY(choose(request, costs, NULL, limit, out));
+    OT_TRY(choose_rounds(request, costs, limit, out));
     while (may_halve(request, out, limit)) {
         struct ot_plan_request half = *request, start = out->forced;
         struct ot_planner_result other;

@@ -17,6 +17,8 @@ enum { FEWEST_TRIES = 8 };
  * does not fill a pipeline: then half the micro-batch has a search of its own. */
 static const double REFINE_EFFORT = 100e3;
 enum { FEW_MICRO = 4 };
+/* If stages do not fit, so many rounds are the most that are tried. */
+enum { MOST_TRIED_ROUNDS = 64 };
 /* The most plans from which the search climbs. The first one has the most effort. Plans of all stages take
  * longer, and climbs from further ones gained nothing there. */
 enum { SEEDS = 3, STAGE_SEEDS = 2 };
