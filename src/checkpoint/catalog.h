@@ -51,7 +51,7 @@ int ot_checkpoint_remove(const char *dir);
 /* Removes all checkpoints but the newest `keep` and the one of best_step (< 0: none). Errors: OT_E_IO,
  * OT_E_BUDGET. */
 int ot_checkpoint_prune(const char *parent, int keep, int64_t best_step);
-/* Removes all checkpoints, complete or not, the best one, and the mark of a completed run. The directory
+/* Removes all checkpoints, complete or not, the best state, and the mark of a completed run. The directory
  * stays. Errors: OT_E_IO, OT_E_BUDGET. */
 int ot_checkpoint_clear(const char *parent);
 /* Cleans up after a run that was killed, and logs each change. Call it after ot_store_remove_stale. A

@@ -518,7 +518,7 @@ static bool is_gguf(const char *path) {
     return ot_path_has_extension(path, ".gguf") && stat(path, &status) == 0 && S_ISREG(status.st_mode);
 }
 
-/* Lists the checkpoints in a directory, and the best one beside them. */
+/* Lists the checkpoints in a directory, and the best state beside them. */
 static int list_in(const char *parent, struct ot_found *out) {
     char *best;
     struct stat status;

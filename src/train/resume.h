@@ -42,7 +42,7 @@
  *      (what_fixes_the_bits_is_taken_over, another_run_is_refused_with_all_differences,
  *      what_fixes_no_bit_may_change)
  *   4. After STARTED no checkpoint in OUT/checkpoints is newer than the state of the run, and a newer best
- *      one is of the same run. (what_is_newer_is_cleared, a_newer_best_state_of_another_length_is_cleared)
+ *      state is of the same run. (what_is_newer_is_cleared, a_newer_best_state_of_another_length_is_cleared)
  *   5. All ranks resume from one save of one step, or none does.
  *      (test_two_saves_of_one_step_are_not_the_same in tests/resume/test_resume_local.py)
  *   6. A finished run is trained no further. (a_run_that_came_to_its_end_is_not_resumed_by_itself)
@@ -123,7 +123,7 @@ int64_t ot_resume_log_bytes(const struct ot_resume *resume, const char *out);
 /* True if the run resumes from a checkpoint in OUT/checkpoints. */
 bool ot_resume_is_own(const struct ot_resume *resume, const char *out);
 /* Removes checkpoints in OUT/checkpoints that are newer than the one that the run resumes from, so that no
- * later run resumes from them. A newer best one stays if the length of the run, `steps`, is the same: then
+ * later run resumes from them. A newer best state stays if the length of the run, `steps`, is the same: then
  * the run comes to that state again. Call it just before the first step, while the log is held. Errors:
  * OT_E_IO, OT_E_BUDGET. */
 int ot_resume_clear_newer(const struct ot_resume *resume, const char *out, int64_t steps);

@@ -18,11 +18,11 @@
  * because a signal ended the run after the evaluation, or because the best state could not be saved, it stays
  * beside the newest --keep until a better state is saved.
  *
- * THE RESULT. With --result best a run that ends in a worse state than its best checkpoint first saves this
- * last state, like any checkpoint, and then loads the best one into its engine (ot_saver_restore_best). All
- * that follows, the model and the sample, is of the best state, with any plan and any number of ranks. So
- * both states stay: one as the model and the best checkpoint, the other as the newest checkpoint. If the last
- * state cannot be saved, or the best one cannot be opened, the run keeps its last state and says so.
+ * THE RESULT. With --result best a run that ends in a worse state than its best one first saves this last
+ * state, as a checkpoint, and then loads the best one into its engine (ot_saver_restore_best). All that
+ * follows, the model and the sample, is of the best state, with any plan and any number of ranks. So both
+ * states stay: one as the model and in best, the other as the newest checkpoint. If the last state cannot be
+ * saved, or the best one cannot be opened, the run keeps its last state and says so.
  *
  * SPACE. Before step 1 the file OUT/checkpoints/reserved reserves disk space for everything that the run
  * still has to write: --keep checkpoints, the best state, the one being made, and the model. The file shrinks

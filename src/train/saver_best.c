@@ -50,7 +50,7 @@ int64_t ot_saver_best(const struct ot_saver *sv, double *cost) {
     return sv->keeps_best ? sv->best_step : -1;
 }
 
-/* ---- the best one as the result ---- */
+/* ---- the best state as the result ---- */
 
 int ot_saver_choose_result(struct ot_settings *settings, bool evaluates) {
     const struct ot_options *o = &settings->in_effect;
