@@ -67,7 +67,7 @@ struct ot_outcome {
     int64_t timed_steps; /* full steps in the middle of the run, whose time is timed_seconds */
     double timed_seconds;
     int64_t nvme_read_bytes, nvme_written_bytes; /* by the steps and evaluations */
-    int64_t saved_best_step; /* of the best state that is saved; -1: none was evaluated */
+    int64_t saved_best_step;                     /* of the best state that is saved; -1: none was evaluated */
     double saved_best_cost;
     int64_t result_step; /* of the best state, which the caller loaded after the last step; 0: it did not */
 };
