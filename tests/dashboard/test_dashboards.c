@@ -95,6 +95,9 @@ static void metrics_have_the_last_values(void **state) {
     take_step(f, 2, "0.1");
     take_step(f, 3, "null");
     assert_null(strstr(metrics_of(f), "offload_train_step")); /* a second has not passed */
+    take(f, "{\"event\":\"checkpoint\",\"step\":1}");
+    take(f, "{\"event\":\"checkpoint\",\"step\":3}");
+    assert_non_null(strstr(metrics_of(f), "offload_train_checkpoint_step{out=\"a\\\\b\\\"c\\nd\"} 3\n"));
     take(f, "{\"event\":\"eval\",\"step\":3,\"loss\":0.25}");
     const char *text = metrics_of(f);
     assert_non_null(strstr(text, "# TYPE offload_train_step gauge\noffload_train_step{out=\"a"));
