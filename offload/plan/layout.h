@@ -43,8 +43,8 @@ struct ot_buffer {
 /* Indices into `buffers`. OT_NO_BUFFER: the plan has no such buffer. */
 struct ot_slab_buffers {
     bool frozen; /* as in the chain, for the verifier */
-    /* The holding, cut into tiles. If a rank keeps all weights (slabs.h) weights_gpu is the whole slab, and
-     * with one copy weights_host is. */
+    /* The holding, cut into tiles. If a rank keeps all weights (slabs.h), weights_gpu is the whole slab. If
+     * the ranks have one copy, weights_host is the whole slab. */
     int weights_gpu, weights_host, weights_nvme;
     /* state_gpu: state of the tiles that the gpu engine updates. state_host: state of the other tiles, cut
      * into tiles. Both hold m and v, fp32 [n] each, then lo int16 [n] (bf16 training) or the master fp32 [n]

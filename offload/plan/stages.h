@@ -45,9 +45,9 @@
  * gathered.
  *
  * So losses, norms, weights and state have the bits of mode state with D ranks, for any S and any division:
- * the groups of micro-batches, the sums, the shares and the ranges of the norms are those of D ranks, and
- * which rank of a replica computes a block changes nothing. With `world` they are the bits of any number of
- * ranks.
+ * the groups of micro-batches, the sums, the shares and the ranges of the norms are those of D ranks, and the
+ * results of a block do not depend on the rank of a replica that computes it. With `world` the run has the
+ * bits of any number of ranks.
  *
  * The holders exchange nothing but a slab's gradient sums, its norms and its updated weights. These
  * operations stand between the transfers of the rank's program, and nothing but the table of ticks, the

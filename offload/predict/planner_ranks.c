@@ -75,8 +75,8 @@ static bool divides(const struct ot_shard *shard) {
            (!shard->world || OT_SHARD_WORLD_GROUPS % holders == 0);
 }
 
-/* One stage for each rank; and replicas: of 2 and 4 stages, and of one for each host, which keeps gradients
- * inside hosts. Other numbers lie between these. */
+/* Adds one stage for each rank, and replicas of 2 stages, of 4 stages, and of one stage for each host. The
+ * last ones keep gradients inside hosts. Other numbers of stages lie between these. */
 static void add_all_stages(struct contest *c, double handicap) {
     const struct ot_shard *shard = &c->request->shard;
     int of_host = c->costs->rates.host_ranks;

@@ -13,9 +13,9 @@
  * Each other search ends as soon as it is clear that it will not win (HOPE_FIRST and others in
  * planner_state.h); most end after a fraction of a search.
  *
- * STAGES OR SHARES. Stages have the bits of one rank, replicas of a pipeline those of fewer ranks, shares
- * those of W ranks. So, like another micro-batch, stages must save OT_PLANNER_MARGIN of the step to be
- * chosen; with shard.world, where the bits are the same, OT_PLANNER_RESOLUTION.
+ * STAGES OR SHARES. Stages have the bits of one rank, D replicas of a pipeline have the bits of D ranks, and
+ * shares have the bits of W ranks. So stages, like another micro-batch, must save OT_PLANNER_MARGIN of the
+ * step to be chosen. With shard.world all have the same bits, and OT_PLANNER_RESOLUTION is enough.
  */
 #ifndef OT_OFFLOAD_PREDICT_PLANNER_RANKS_H
 #define OT_OFFLOAD_PREDICT_PLANNER_RANKS_H

@@ -1,5 +1,6 @@
 /* offload-train download: gets a model of the Hugging Face hub, and files of rows, into their caches. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "models/model.h"
 #include "src/base/error.h"
@@ -9,8 +10,6 @@
 #include "src/data/mixture.h"
 #include "src/hub/cache.h"
 #include "src/hub/hub.h"
-
-#include <stdlib.h>
 
 struct result {
     char model[PATH_MAX]; /* its folder, or the path of its file; "": none was named */

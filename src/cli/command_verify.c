@@ -52,7 +52,7 @@ static int count_damages(const struct verification *v) {
     return v->model.n_damages + v->checkpoint.n_damages + v->best.n_damages;
 }
 
-/* What says that parts are missing; NULL: none are. */
+/* The sentence that names a missing part; NULL: no part is missing. */
 static const char *find_missing(const struct verification *v) {
     return v->checkpoint.missing ? v->checkpoint.missing : v->best.missing;
 }

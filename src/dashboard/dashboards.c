@@ -192,7 +192,7 @@ void ot_dashboards_take(void *me, const char *line, size_t bytes) {
     struct ot_dashboards *d = me;
     struct ot_json *event = NULL;
     if (ot_json_parse(line, bytes, "log.jsonl", &event) < 0)
-        return; /* no memory: the next step is shown again */
+        return; /* there is no memory for this line; the next one is tried again */
     const char *name = ot_json_string(ot_json_get(event, "event"), NULL);
     if (name && d->metrics) {
         ot_metrics_take(d->metrics, event);

@@ -67,11 +67,11 @@ void ot_metrics_close(struct ot_metrics *m) {
     free(m);
 }
 
-/* A label's value: backslashes, quotes and newlines are escaped. */
+/* A label's value: backslashes, quotes and newlines are escaped. out NULL: the run has no output. */
 static void take_label(struct ot_metrics *m, const char *out) {
     struct ot_string_builder b = {0};
     ot_string_append_text(&b, "{out=\"");
-    for (const char *at = out; *at; at++) {
+    for (const char *at = out; at && *at; at++) {
         if (*at == '\\' || *at == '"')
             ot_string_append(&b, "\\", 1);
         ot_string_append(&b, *at == '\n' ? "\\n" : at, *at == '\n' ? 2 : 1);
@@ -86,7 +86,7 @@ void ot_metrics_take(struct ot_metrics *m, const struct ot_json *event) {
     if (!name)
         return;
     if (strcmp(name, "run") == 0)
-        take_label(m, ot_json_string(ot_json_get(event, "out"), NULL) ?: "");
+        take_label(m, ot_json_string(ot_json_get(event, "out"), NULL));
     if (strcmp(name, "done") == 0)
         m->is_finished = !ot_json_bool(ot_json_get(event, "interrupted"), false);
     for (int i = 0; i < METRICS; i++) {

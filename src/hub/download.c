@@ -171,7 +171,7 @@ static bool is_success(int status) {
 }
 
 /* Sends one request for the rest of a chunk. Errors: as ot_http_send; OT_E_INPUT. */
-static int get_piece(struct job *job, struct ot_http *http, struct piece *p, struct ot_http_answer *answer) {
+static int get_piece(struct ot_http *http, struct piece *p, struct ot_http_answer *answer) {
     const struct ot_partial *partial = &p->target->partial;
     int64_t start = (int64_t)p->chunk * partial->chunk_bytes, size = ot_partial_size_of(partial, p->chunk);
     const struct ot_http_request request = {.url = p->target->file->url,
@@ -179,7 +179,6 @@ static int get_piece(struct job *job, struct ot_http *http, struct piece *p, str
                                             .last = start + size - 1,
                                             .take = take_piece,
                                             .context = p};
-    (void)job;
     p->rc = 0;
     OT_TRY(ot_http_send(http, &request, answer));
     OT_TRY(p->rc);
@@ -195,7 +194,7 @@ static int get_chunk(struct job *job, struct ot_http *http, struct target *t, si
     uint32_t *done = &t->partial.done[chunk], counted = *done;
     int rc = answer ? 0 : ot_fail(OT_E_BUDGET, "no memory for a download");
     while (rc == 0 && *done < ot_partial_size_of(&t->partial, chunk)) {
-        rc = get_piece(job, http, &piece, answer);
+        rc = get_piece(http, &piece, answer);
         if (*done - counted >= PROGRESS_BYTES) {
             patience.failures = 0;
             counted = *done;

@@ -18,7 +18,7 @@ import unittest
 
 import hub_server
 from hub_server import always, cut, git_hash, of_range, pause, raw, sha256, slow, status, without_ranges, wrong_bytes
-from program import PROGRAM, SMALL as SMALL_RUN, ProgramTest, main, read_bytes, run, sql_rows
+from program import PROGRAM, SMALL as SMALL_RUN, main, read_bytes, run, sql_rows
 
 USAGE, INPUT, IO, INTERRUPT = 2, 3, 5, 8
 CHUNK = 4 << 20  # of small files (src/hub/partial.c)
@@ -30,17 +30,7 @@ def noise(n, seed=1):
     return random.Random(seed).randbytes(n)
 
 
-class HubTest(ProgramTest):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.hub = hub_server.HubServer()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.hub.close()
-        super().tearDownClass()
-
+class HubTest(hub_server.HubTest):
     def setUp(self):
         self.hub.clear()
         self.cache = self.path("cache")

@@ -10,23 +10,13 @@ import subprocess
 import sys
 
 import hub_server
-from program import ProgramTest, main, run
+from program import main, run
 
 FILES = {"config.json": b'{"model_type": "none"}', "tokenizer.json": b"{}", "model.safetensors": bytes(range(256)) * 50}
 PATTERNS = ["config.json", "tokenizer.json", "model.safetensors"]
 
 
-class WithPython(ProgramTest):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.hub = hub_server.HubServer()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.hub.close()
-        super().tearDownClass()
-
+class WithPython(hub_server.HubTest):
     def env(self, cache, **more):
         return {"HF_ENDPOINT": self.hub.url, "HF_HUB_CACHE": self.path(cache), "HF_HOME": self.path("home"), "HF_HUB_OFFLINE": "0",
                 "HF_TOKEN": self.hub.token, "XDG_CACHE_HOME": self.path("xdg"), "HF_HUB_DISABLE_TELEMETRY": "1", **more}

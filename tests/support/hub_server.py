@@ -19,6 +19,8 @@ import threading
 import time
 import urllib.parse
 
+from program import ProgramTest
+
 LFS = (".safetensors", ".bin", ".gguf", ".parquet", ".model")
 
 
@@ -344,3 +346,17 @@ def slow(length):
             time.sleep(0.05)
         return True
     return fault
+
+
+class HubTest(ProgramTest):
+    """Tests with one hub, hub."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.hub = HubServer()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.hub.close()
+        super().tearDownClass()
