@@ -1,5 +1,5 @@
-/* --help all is generated: it names exactly the options of the command and keeps to the page width. README and
- * the topics are written by hand, so the test compares them with the program. */
+/* --help all is generated: it names exactly the options of the command and keeps to the page width. README
+ * and the topics are written by hand, so the test compares them with the program. */
 #include "tests/support/check.h"
 
 #include <stdio.h>
