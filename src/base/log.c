@@ -39,8 +39,8 @@ bool ot_log_is_terminal(void) {
 
 static const char erase_line[] = "\r\033[K";
 
-/* Bytes of the status's first words that fit on a line of the terminal, or of its first characters if not even
- * one word fits. A line that wraps cannot be redrawn. */
+/* Bytes of the status's first words that fit on a line of the terminal, or of its first characters if not
+ * even one word fits. A line that wraps cannot be redrawn. */
 static int status_bytes(void) {
     struct winsize size = {0};
     int columns = 80, bytes = 0, words = 0;
