@@ -39,16 +39,19 @@ bool ot_log_is_terminal(void) {
 
 static const char erase_line[] = "\r\033[K";
 
-/* Draws as many characters of the status as fit on a line of the terminal; a line that wraps cannot be
- * redrawn. */
+/* Bytes of the status's first words that fit on a line of the terminal, or of its first characters if not
+ * even one word fits. A line that wraps cannot be redrawn. */
 static int status_bytes(void) {
     struct winsize size = {0};
-    int columns = 80, bytes = 0;
+    int columns = 80, bytes = 0, words = 0;
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1)
         columns = size.ws_col - 1;
-    for (; status[bytes]; bytes++)
+    for (; status[bytes]; bytes++) {
+        if (status[bytes] == ' ')
+            words = bytes;
         if ((status[bytes] & 0xc0) != 0x80 && columns-- == 0)
-            break;
+            return words ? words : bytes;
+    }
     return bytes;
 }
 

@@ -24,6 +24,16 @@ static void print_version(void) {
     printf("offload-train %s\n%s\n", OT_VERSION, no_cuda ? no_cuda : "devices: cpu, cuda");
 }
 
+static int print_help(const struct ot_options *options) {
+    if (strcmp(options->help, "brief") == 0)
+        ot_help_print_brief(stdout, options->command);
+    else if (strcmp(options->help, "all") == 0)
+        ot_help_print_all(stdout, options->command);
+    else
+        return ot_help_print_topic(stdout, options->help);
+    return 0;
+}
+
 static int run(const struct ot_options *options, char **argv, int *exit_code) {
     static int (*const commands[OT_COMMAND_COUNT])(const struct ot_options *) = {
         [OT_COMMAND_TRAIN] = ot_command_train,       [OT_COMMAND_GENERATE] = ot_command_generate,
@@ -34,11 +44,10 @@ static int run(const struct ot_options *options, char **argv, int *exit_code) {
         [OT_COMMAND_QUANTIZE] = ot_command_quantize, [OT_COMMAND_COMM_TEST] = ot_command_comm_test,
         [OT_COMMAND_DOWNLOAD] = ot_command_download,
     };
-    if (options->help || options->version) {
-        if (options->help)
-            ot_help_print(stdout, options->command);
-        else
-            print_version();
+    if (options->help)
+        return print_help(options);
+    if (options->version) {
+        print_version();
         return 0;
     }
     /* A closed pipe ends the other commands, as usual for filters. A run continues when its reader ends. */

@@ -59,21 +59,23 @@ static int print_wrapped(FILE *out, const char *text, int column, int indent) {
     return column;
 }
 
-static void print_option(FILE *out, const struct ot_option *option) {
-    char head[128], letter[8] = "    ";
+/* Prints the option's name and value, and spaces up to column INDENT. */
+static void print_option_head(FILE *out, const struct ot_option *option) {
+    char letter[8] = "    ";
     if (option->letter)
         snprintf(letter, sizeof letter, "-%c, ", option->letter);
     const char *value = ot_help_value(option);
-    int column = snprintf(head, sizeof head, "  %s--%s%s%s", letter, option->name, *value ? " " : "", value);
-    fputs(head, out);
-    if (column + 2 > INDENT)
-        fprintf(out, "\n%*s", INDENT, "");
-    else
-        fprintf(out, "%*s", INDENT - column, "");
+    int column = fprintf(out, "  %s--%s%s%s", letter, option->name, *value ? " " : "", value);
+    bool is_long = column + 2 > INDENT;
+    fprintf(out, "%s%*s", is_long ? "\n" : "", is_long ? INDENT : INDENT - column, "");
+}
+
+static void print_option(FILE *out, const struct ot_option *option) {
+    print_option_head(out, option);
     char note[256] = "";
     if (option->fallback || option->chosen)
         snprintf(note, sizeof note, " (default: %s)", option->fallback ? option->fallback : option->chosen);
-    column = print_wrapped(out, ot_help_of_option(option), INDENT, INDENT);
+    int column = print_wrapped(out, ot_help_of_option(option), INDENT, INDENT);
     if (*note)
         print_wrapped(out, note + 1, column, INDENT);
     fputc('\n', out);
@@ -113,7 +115,7 @@ static void print_lines(FILE *out, const char *lines) {
     }
 }
 
-void ot_help_print(FILE *out, enum ot_command command) {
+void ot_help_print_all(FILE *out, enum ot_command command) {
     char names[TOPIC_NAMES_BYTES];
     const struct ot_topic *help = ot_help_of_command(command);
     fprintf(out, "Usage: offload-train %s\n\n", help->title);
@@ -146,6 +148,27 @@ void ot_help_print(FILE *out, enum ot_command command) {
     fputs("\nMore, with offload-train help TOPIC:\n  ", out);
     print_wrapped(out, list_topics(names), 2, 2);
     fputc('\n', out);
+}
+
+void ot_help_print_brief(FILE *out, enum ot_command command) {
+    const struct ot_topic *help = ot_help_of_command(command);
+    fprintf(out, "Usage: offload-train %s\n\n", help->title);
+    print_wrapped(out, help->blocks[0].text, 0, 0);
+    int length = (int)strcspn(help->blocks[1].text, "\n");
+    fprintf(out, "\n\n  %.*s\n\n", length, help->blocks[1].text);
+    for (int i = 2; i < help->n_blocks; i++) {
+        const char *name = help->blocks[i].term;
+        print_option_head(out, ot_option_at(ot_option_find(name, strlen(name), command)));
+        fprintf(out, "%s\n", help->blocks[i].text);
+    }
+    const char *name = ot_command_name(command);
+    fprintf(out, "\nAll options: offload-train %s --help all. Topics: offload-train help.\n", name);
+    if (command != OT_COMMAND_TRAIN)
+        return;
+    int column = fprintf(out, "Other commands:");
+    for (int c = 1; c < OT_COMMAND_COUNT; c++)
+        column = print_wrapped(out, ot_command_name((enum ot_command)c), column, 0);
+    fputs(".\n", out);
 }
 
 static void print_block(FILE *out, const struct ot_topic_block *block) {
@@ -187,7 +210,7 @@ int ot_help_print_topic(FILE *out, const char *name) {
     }
     for (int c = 0; name && c < OT_COMMAND_COUNT; c++)
         if (strcmp(name, ot_command_name((enum ot_command)c)) == 0) {
-            ot_help_print(out, (enum ot_command)c);
+            ot_help_print_all(out, (enum ot_command)c);
             return 0;
         }
     if (name)

@@ -1,4 +1,4 @@
-/* --help and help TOPIC, generated from the option table and the topics. */
+/* --help, --help all and help TOPIC, generated from the option table and the topics. */
 #ifndef OT_OPTIONS_HELP_H
 #define OT_OPTIONS_HELP_H
 
@@ -8,7 +8,11 @@
 
 /* Prints the command's usage, its options by section, examples and the exit codes, at most 96 columns wide.
  * The help of train, which is also the program's overview, lists the other commands too. */
-void ot_help_print(FILE *out, enum ot_command command);
+void ot_help_print_all(FILE *out, enum ot_command command);
+
+/* Prints the usage, what the command does, an example, the options that most users of it need, and where the
+ * rest is: at most 30 lines of 96 columns. */
+void ot_help_print_brief(FILE *out, enum ot_command command);
 
 /* `help NAME`: prints a topic or a command's help. NULL: lists the topics and the commands.
  * Errors: OT_E_USAGE: no such topic or command; the sentence lists the topics. */
@@ -42,7 +46,8 @@ const struct ot_topic *ot_topic_find(const char *name);
 /* ---- the texts of commands and options, for the manual (describe.c) ---- */
 
 /* The help of a command is a topic too, of commands/NAME.txt: its title is the usage, the first block says
- * what the command does, the second has the examples, one a line. */
+ * what the command does, the second has the examples, one a line, and the others are the options of
+ * ot_help_print_brief: a name, and some words. */
 const struct ot_topic *ot_help_of_command(enum ot_command command);
 /* What the option does, in one or two sentences. */
 const char *ot_help_of_option(const struct ot_option *option);

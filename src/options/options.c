@@ -16,18 +16,6 @@ enum { CONFIG_MAX_BYTES = 1 << 20 };
  * effect there. */
 static const char sources_key[] = "sources";
 
-int ot_option_find(const char *name, size_t bytes, enum ot_command command) {
-    const struct ot_option *option;
-    int found = -1;
-    for (int i = 0; (option = ot_option_at(i)); i++)
-        if (strlen(option->name) == bytes && memcmp(option->name, name, bytes) == 0) {
-            if (option->commands & (1u << command))
-                return i;
-            found = found < 0 ? i : found;
-        }
-    return found;
-}
-
 static int index_of(const struct ot_options *options, const char *name) {
     int index = ot_option_find(name, strlen(name), options->command);
     assert(index >= 0);
@@ -110,9 +98,9 @@ static int refuse_unknown(const char *dashes, const char *name, enum ot_command 
         snprintf(guess, sizeof guess, "; did you mean %s%s?", *dashes ? "--" : "", nearest);
     note_owners(answer ? answer : called ? guess : "", command, note);
     if (answer)
-        return ot_fail(OT_E_USAGE, "%s%.60s: %s%s (offload-train %s --help lists all options)", dashes, name,
+        return ot_fail(OT_E_USAGE, "%s%.60s: %s%s (offload-train %s --help all lists options)", dashes, name,
                        answer, note, ot_command_name(command));
-    return ot_fail(OT_E_USAGE, "unknown option %s%.60s%s%s (offload-train %s --help lists all options)",
+    return ot_fail(OT_E_USAGE, "unknown option %s%.60s%s%s (offload-train %s --help all lists options)",
                    dashes, name, guess, note, ot_command_name(command));
 }
 

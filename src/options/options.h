@@ -245,7 +245,8 @@ enum {
 
 struct ot_options {
     enum ot_command command;
-    bool help, version;
+    const char *help; /* "brief", "all" or a topic; NULL: not given */
+    bool version;
 
     const char *dir;      /* of verify and export: the checkpoint, run or model directory */
     struct ot_texts data; /* files, directories, patterns: with a share, PATH:SHARE (data/mixture.h) */

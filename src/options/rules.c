@@ -208,7 +208,7 @@ static int require(const struct ot_options *options, const char *name, const cha
     if (ot_options_given(options, name))
         return 0;
     const char *command = ot_command_name(options->command);
-    return ot_fail(OT_E_USAGE, "%s needs --%s, such as --%s %s (offload-train %s --help lists all options)",
+    return ot_fail(OT_E_USAGE, "%s needs --%s, such as --%s %s (offload-train %s --help all lists options)",
                    command, name, name, example, command);
 }
 
@@ -218,7 +218,7 @@ static int require_dir(const struct ot_options *options) {
                ? 0
                : ot_fail(
                      OT_E_USAGE,
-                     "%s needs a directory, such as offload-train %s out/my-run (--help lists all options)",
+                     "%s needs a directory, such as offload-train %s out/my-run (--help all lists options)",
                      command, command);
 }
 

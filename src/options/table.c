@@ -1,9 +1,10 @@
-/* The option table, in the order of --help. */
+/* The option table, in the order of --help all. */
 #include "offload/comm/world.h"
 #include "src/options/options.h"
 #include "src/options/schedule_lr.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define FIELD(name) offsetof(struct ot_options, name)
 
@@ -417,8 +418,8 @@ static const struct ot_option table[] = {
     {"quiet", OT_OPTION_FLAG, OT_SECTION_REPORT, FIELD(quiet),
      MODELS | PROBE | PLAN | BENCH | VERIFY | EXPORT | COMM_TEST | QUANTIZE | DOWNLOAD, .letter = 'q',
      .on_resume = OT_RESUME_FREE, .elsewhere = "silent"},
-    {"help", OT_OPTION_FLAG, OT_SECTION_REPORT, FIELD(help), OT_FOR_ALL, .letter = 'h',
-     .on_resume = OT_RESUME_FREE},
+    {"help", OT_OPTION_TEXT, OT_SECTION_REPORT, FIELD(help), OT_FOR_ALL, .letter = 'h',
+     .argument = "[all|TOPIC]", .bare = "brief", .on_resume = OT_RESUME_FREE},
     {"version", OT_OPTION_FLAG, OT_SECTION_REPORT, FIELD(version), OT_FOR_ALL, .on_resume = OT_RESUME_FREE},
 
     /* ---- bench: options that only bench has, or that mean something else in train ---- */
@@ -499,6 +500,18 @@ _Static_assert(sizeof table / sizeof *table <= OT_OPTIONS_MAX, "struct ot_option
 
 const struct ot_option *ot_option_at(int index) {
     return index >= 0 && index < (int)(sizeof table / sizeof *table) ? &table[index] : NULL;
+}
+
+int ot_option_find(const char *name, size_t bytes, enum ot_command command) {
+    const struct ot_option *option;
+    int found = -1;
+    for (int i = 0; (option = ot_option_at(i)); i++)
+        if (strlen(option->name) == bytes && memcmp(option->name, name, bytes) == 0) {
+            if (option->commands & (1u << command))
+                return i;
+            found = found < 0 ? i : found;
+        }
+    return found;
 }
 
 const char *ot_option_section_title(enum ot_option_section section) {

@@ -75,7 +75,7 @@ static double plain(double value) {
 }
 
 struct texts { /* the numbers of a line, formatted */
-    char rate[OT_TEXT_BYTES], gpu[OT_TEXT_BYTES], host[OT_TEXT_BYTES], first[96], compared[48];
+    char rate[OT_TEXT_BYTES], first[96], compared[48];
 };
 
 static struct texts format_numbers(const struct ot_progress *progress, const struct ot_step_report *step,
@@ -85,8 +85,6 @@ static struct texts format_numbers(const struct ot_progress *progress, const str
     int used = 0;
     double seconds = progress->recent_seconds > 0 ? progress->recent_seconds : 1;
     ot_text_count((int64_t)(progress->recent_tokens / seconds), t.rate);
-    ot_text_bytes((int64_t)step->gpu_bytes, t.gpu);
-    ot_text_bytes((int64_t)step->host_bytes, t.host);
     if (step->step < progress->steps)
         used = snprintf(t.first, sizeof t.first, " ETA %s",
                         ot_text_duration(ot_progress_seconds_left(progress, step->step, left), eta));
@@ -104,12 +102,15 @@ static struct texts format_numbers(const struct ot_progress *progress, const str
 void ot_progress_line(const struct ot_progress *progress, const struct ot_step_report *step,
                       struct ot_run_counts left, char line[OT_PROGRESS_LINE_BYTES]) {
     struct texts t = format_numbers(progress, step, left);
-    char total[OT_TEXT_BYTES];
+    char total[OT_TEXT_BYTES], gpu[OT_TEXT_BYTES], host[OT_TEXT_BYTES];
     int width = snprintf(total, sizeof total, "%" PRId64, progress->steps);
-    snprintf(line, OT_PROGRESS_LINE_BYTES,
-             "step %*" PRId64 "/%s%s loss %.4f%s |g| %.3g lr %.2e %s tok/s gpu %s host %s", width, step->step,
-             total, t.first, plain(step->loss), t.compared, plain(step->grad_norm), step->lr, t.rate, t.gpu,
-             t.host);
+    int used = snprintf(
+        line, OT_PROGRESS_LINE_BYTES, "step %*" PRId64 "/%s%s loss %.4f%s |g| %.3g lr %.2e %s tok/s", width,
+        step->step, total, t.first, plain(step->loss), t.compared, plain(step->grad_norm), step->lr, t.rate);
+    if (step->gpu_bytes != progress->told_gpu_bytes || step->host_bytes != progress->told_host_bytes)
+        snprintf(line + used, (size_t)(OT_PROGRESS_LINE_BYTES - used), " gpu %s host %s",
+                 ot_text_bytes((int64_t)step->gpu_bytes, gpu),
+                 ot_text_bytes((int64_t)step->host_bytes, host));
 }
 
 /* The most important numbers come first: the log cuts the line at the terminal's width. */
@@ -123,9 +124,9 @@ void ot_progress_bar(const struct ot_progress *progress, const struct ot_step_re
         bar[i] = i < done ? '#' : '.';
     bar[WIDTH] = '\0';
     snprintf(line, OT_PROGRESS_LINE_BYTES,
-             "[%s] %" PRId64 "/%" PRId64 "%s loss %.4f%s %s tok/s |g| %.3g lr %.2e gpu %s host %s", bar,
-             step->step, progress->steps, t.first, plain(step->loss), t.compared, t.rate,
-             plain(step->grad_norm), step->lr, t.gpu, t.host);
+             "[%s] %" PRId64 "/%" PRId64 "%s loss %.4f%s %s tok/s |g| %.3g lr %.2e", bar, step->step,
+             progress->steps, t.first, plain(step->loss), t.compared, t.rate, plain(step->grad_norm),
+             step->lr);
 }
 
 void ot_progress_show(struct ot_progress *progress, const struct ot_step_report *step,
@@ -136,6 +137,8 @@ void ot_progress_show(struct ot_progress *progress, const struct ot_step_report 
     if (due) {
         ot_progress_line(progress, step, left, line);
         ot_log_progress(line);
+        progress->told_gpu_bytes = step->gpu_bytes;
+        progress->told_host_bytes = step->host_bytes;
     }
     if (progress->terminal) {
         ot_progress_bar(progress, step, left, line);

@@ -31,8 +31,9 @@ struct ot_progress {
         double seconds;  /* of all */
         double expected; /* of one, until there is a first */
     } pauses[OT_PAUSES];
-    double ending;    /* expected after the last step: sample and result */
-    double last_line; /* ot_clock_seconds() of the last line; 0: none yet */
+    double ending;                          /* expected after the last step: sample and result */
+    double last_line;                       /* ot_clock_seconds() of the last line; 0: none yet */
+    size_t told_gpu_bytes, told_host_bytes; /* memory in the last line that had it */
 };
 
 /* expected: NULL: nothing is known about pauses before the first. */
@@ -49,7 +50,8 @@ bool ot_progress_add(struct ot_progress *progress, const struct ot_step_report *
 double ot_progress_seconds_left(const struct ot_progress *progress, int64_t step, struct ot_run_counts left);
 
 enum { OT_PROGRESS_LINE_BYTES = 384 };
-/* "step  44/264 ETA 2h40m loss 0.538 |g| 1.3 lr 9.5e-06 1,517 tok/s gpu 14.7 GiB host 43.2 GiB" */
+/* "step  44/264 ETA 2h40m loss 0.538 |g| 1.3 lr 9.5e-06 1,517 tok/s gpu 14.7 GiB host 43.2 GiB"; memory only
+ * if it is not as in the last line. */
 void ot_progress_line(const struct ot_progress *progress, const struct ot_step_report *step,
                       struct ot_run_counts left, char line[OT_PROGRESS_LINE_BYTES]);
 /* "[###.................] 44/264 ETA 2h40m loss 0.538 1,517 tok/s ..." */

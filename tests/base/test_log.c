@@ -126,6 +126,8 @@ static void test_status_stays_below_the_lines(void **state) {
     ot_log_set_status("step\n1"); /* the newline is replaced: a status is one line */
     ot_log(OT_LOG_WARN, "hm");
     ot_log_set_status("0123456789too long");
+    ot_log_set_status("words in two lines"); /* the line has room for "words in t" */
+    ot_log_set_status("words in 3 lines");   /* the whole word fits, and the space after it does not */
     /* 11 times the letter e with an acute accent. */
     ot_log_set_status("\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3"
                       "\xa9");
@@ -137,6 +139,8 @@ static void test_status_stays_below_the_lines(void **state) {
         text, "\r\033[Kstep 1"
               "\r\033[Kwarning: hm\r\nstep 1"
               "\r\033[K0123456789"
+              "\r\033[Kwords in"
+              "\r\033[Kwords in 3"
               "\r\033[K\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"
               "\r\033[KTHE END\r\n");
 }

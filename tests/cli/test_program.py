@@ -687,7 +687,14 @@ class Help(program.ProgramTest):
         overview = self.succeed("--help")
         self.assertTrue(overview.out.startswith("Usage: offload-train [train]"))
         self.assertEqual(self.succeed("train", "--help").out, overview.out)
-        self.assertIn("--temperature X", self.succeed("generate", "--help").out)
+        self.assertLess(len(overview.out.splitlines()), 30)
+        self.assertIn("offload-train train --help all", overview.out)
+        whole = self.succeed("--help", "all").out
+        self.assertIn("--router-aux-loss", whole)
+        self.assertNotIn("--router-aux-loss", overview.out)
+        self.assertEqual(self.succeed("help", "train").out, whole)
+        self.assertIn("--temperature X", self.succeed("generate", "-h").out)
+        self.fail_with(2, "no help topic 'everything'", "--help", "everything")
         self.assertRegex(self.succeed("--version").out, r"^offload-train \d+\.\d+\.\d+\n.*\n$")
 
     def test_results_that_cannot_be_written(self):

@@ -1,5 +1,5 @@
-/* --help is generated: it names exactly the options of the command and keeps to the page width. README and
- * the topics are written by hand, so the test compares them with the program. */
+/* --help all is generated: it names exactly the options of the command and keeps to the page width. README
+ * and the topics are written by hand, so the test compares them with the program. */
 #include "tests/support/check.h"
 
 #include <stdio.h>
@@ -19,7 +19,7 @@ static char *help_text(const char *topic, enum ot_command command) {
     if (topic)
         assert_int_equal(ot_help_print_topic(file, topic), 0);
     else
-        ot_help_print(file, command);
+        ot_help_print_all(file, command);
     assert_int_equal(fclose(file), 0);
     assert_true(strlen(text) < ROOM - 1);
     return text;
@@ -52,7 +52,7 @@ static void help_lists_the_options_of_its_command(void **state) {
         for (int i = 0; (option = ot_option_at(i)); i++) {
             int own = ot_option_find(option->name, strlen(option->name), (enum ot_command)command);
             if (mentions(help, option->name) != !!(ot_option_at(own)->commands & (1u << command)))
-                fail_msg("%s --help and --%s disagree", ot_command_name((enum ot_command)command),
+                fail_msg("%s --help all and --%s disagree", ot_command_name((enum ot_command)command),
                          option->name);
         }
         free(help);
@@ -73,6 +73,38 @@ static void help_fits_a_page_of_96_columns(void **state) {
             line += length + (line[length] == '\n');
         }
         free(help);
+    }
+}
+
+/* All options that it names are the command's, each once; it fits a page, and says where the rest is. */
+static void brief_help_is_a_page(void **state) {
+    (void)state;
+    for (int c = 0; c < OT_COMMAND_COUNT; c++) {
+        enum ot_command command = (enum ot_command)c;
+        char *text = calloc(1, 1 << 14);
+        FILE *file = fmemopen(text, 1 << 14, "w");
+        assert_non_null(file);
+        ot_help_print_brief(file, command);
+        assert_int_equal(fclose(file), 0);
+        int lines = 0;
+        for (const char *line = text; *line; lines++) {
+            size_t length = strcspn(line, "\n");
+            if (length > 96 && strncmp(line, "  offload-train", 15) != 0)
+                fail_msg("the line is longer than 96 characters: %.*s", (int)length, line);
+            line += length + (line[length] == '\n');
+        }
+        assert_in_range(lines, 5, 30);
+        assert_non_null(strstr(text, "--help all."));
+        const struct ot_topic *help = ot_help_of_command(command);
+        for (int i = 2; i < help->n_blocks; i++) {
+            const char *name = help->blocks[i].term;
+            if (!mentions(text, name) ||
+                !(ot_option_at(ot_option_find(name, strlen(name), command))->commands & (1u << c)))
+                fail_msg("%s has no --%s", ot_command_name(command), name);
+            for (int j = 2; j < i; j++)
+                assert_string_not_equal(name, help->blocks[j].term);
+        }
+        free(text);
     }
 }
 
@@ -263,6 +295,7 @@ int main(void) {
         cmocka_unit_test(help_lists_the_options_of_its_command),
         cmocka_unit_test(help_fits_a_page_of_96_columns),
         cmocka_unit_test(help_says_defaults_and_exit_codes),
+        cmocka_unit_test(brief_help_is_a_page),
         cmocka_unit_test(options_are_named_once_a_command_and_described),
         cmocka_unit_test(readme_names_options_that_exist),
         cmocka_unit_test(topics_name_options_that_exist),
