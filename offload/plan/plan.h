@@ -302,6 +302,7 @@ struct ot_plan {
     int pinned_contents;
     /* Pinned bytes of the communicator, if it takes only host memory and the device has its own (comm.h). */
     size_t staging_bytes;
+    bool crosses;       /* stages: transfers go through memory that all ranks pin (stages.h) */
     int snapshot_slots; /* host slots that pass a checkpoint to the disk (snapshot.h); 0: none */
     struct ot_kept_blocks kept[OT_TIER_COUNT]; /* inner activations for backward, by tier (slabs.h) */
     int kept_slots,

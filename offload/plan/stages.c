@@ -86,6 +86,85 @@ size_t ot_stages_bytes_at_once(const struct ot_chain *chain, const struct ot_pla
     return bytes;
 }
 
+/* ---- links ---- */
+
+/* The links by their ranks: [ranks][ranks]. One without slots is not used. */
+struct link_table {
+    const struct ot_shard *shard;
+    struct ot_crossing_link *links;
+};
+
+/* Notes that a rank sends as many bytes to another, in a call with up to `transfers` transfers on the link. */
+static void note_link(const struct link_table *t, int from, int to, int transfers, size_t bytes) {
+    struct ot_crossing_link *link = &t->links[from * t->shard->ranks + to];
+    if (from == to)
+        return;
+    *link = (struct ot_crossing_link){from, to, ot_max(2 * transfers, link->slots),
+                                      ot_max(bytes, link->slot_bytes)};
+}
+
+/* The same for two stages, in each replica. */
+static void note_stages(const struct link_table *t, int from, int to, int transfers, size_t bytes) {
+    for (int holder = 0; holder < ot_shard_holders(t->shard); holder++)
+        note_link(t, ot_shard_rank_of(t->shard, holder, from), ot_shard_rank_of(t->shard, holder, to),
+                  transfers, bytes);
+}
+
+/* The transfers of a unit of the block: a boundary or its gradient, and what it has of shared slabs. */
+static int transfers_of(const struct ot_chain *chain, int block) {
+    int n = 1;
+    for (int u = 0; u < chain->blocks[block].n_uses; u++)
+        n += chain->slabs[chain->blocks[block].uses[u].slab].shared;
+    return n;
+}
+
+/* The weights of a shared slab come from the user before, its sums go to the owner. */
+static void note_shared(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
+                        const struct link_table *t) {
+    size_t bytes = (size_t)chain->slabs[slab].n_params * sizeof(float);
+    int before = -1;
+    for (int b = 0; b < chain->n_blocks && chain->slabs[slab].shared; b++) {
+        if (!uses_slab(chain, b, slab))
+            continue;
+        int stage = ot_block_owner(chain, plan, b);
+        if (before >= 0)
+            note_stages(t, ot_block_owner(chain, plan, before), stage, transfers_of(chain, before), bytes);
+        if (plan->train)
+            note_stages(t, stage, plan->slabs[slab].owner, transfers_of(chain, b), bytes);
+        before = b;
+    }
+}
+
+static void note_links(const struct ot_chain *chain, const struct ot_plan *plan, const struct link_table *t) {
+    size_t boundary = ot_stages_transfer_bytes(chain, OT_TRANSFER_BOUNDARY, 0, plan->micro_tokens);
+    size_t piece = plan->staging_bytes / (2 * (size_t)t->shard->ranks);
+    int holders = ot_shard_holders(t->shard);
+    for (int b = 0; b + 1 < chain->n_blocks; b++) {
+        int stage = ot_block_owner(chain, plan, b), next = ot_block_owner(chain, plan, b + 1);
+        note_stages(t, stage, next, 1, boundary);
+        if (plan->train)
+            note_stages(t, next, stage, 1, boundary);
+    }
+    for (int s = 0; s < chain->n_slabs; s++)
+        note_shared(chain, plan, s, t);
+    for (int a = 0; a < t->shard->ranks && piece > 0; a++)
+        for (int b = a - a % holders; b < a - a % holders + holders; b++)
+            note_link(t, a, b, 1, piece);
+}
+
+int ot_stages_list_links(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_crossing *out) {
+    size_t pairs = (size_t)plan->shard.ranks * (size_t)plan->shard.ranks;
+    const struct link_table t = {&plan->shard, calloc(pairs, sizeof *t.links)};
+    *out = (struct ot_crossing){.links = t.links};
+    if (!t.links)
+        return ot_fail(OT_E_BUDGET, "no memory for the links of %d ranks", plan->shard.ranks);
+    note_links(chain, plan, &t);
+    for (size_t i = 0; i < pairs; i++)
+        if (t.links[i].slots > 0)
+            t.links[out->n_links++] = t.links[i];
+    return 0;
+}
+
 /* ---- the division ---- */
 
 static bool share_a_slab(const struct ot_block_spec *a, const struct ot_block_spec *b) {

@@ -1,4 +1,6 @@
 /* Which rank has which blocks, if the ranks are stages. */
+#include <stdlib.h>
+
 #include "offload/plan/stages.h"
 #include "src/base/error.h"
 #include "tests/offload/fake_chain.h"
@@ -112,12 +114,56 @@ static void shared_slabs_have_one_owner(void **state) {
     check_fails(ot_stages_divide(&f.chain, &plan), OT_E_USAGE, "the blocks of several ranks use biases");
 }
 
+/* The links of two replicas of three stages: each with its neighbours, and with the other holder. */
+static void links_of_replicas(void **state) {
+    (void)state;
+    struct fake f = {.layers = 3, .hidden = 64, .layer_params = 1 << 16, .edge_params = 1 << 16};
+    struct ot_slab_plan slabs[MAX_LAYERS + 2];
+    fake_open(&f);
+    int shared = f.chain.n_slabs++;
+    f.slabs[shared] = (struct ot_slab_spec){.name = "biases", .n_params = 1 << 20, .shared = true};
+    for (int b = 1; b < 4; b += 2) /* the first layer and the last */
+        f.blocks[b].uses[f.blocks[b].n_uses++] = (struct ot_block_use){shared, true};
+    struct ot_plan plan = {.slabs = slabs,
+                           .n_slabs = f.chain.n_slabs,
+                           .shard = {0, 6, OT_SHARD_STAGES, .stages = 3},
+                           .micro_tokens = 32,
+                           .train = true,
+                           .staging_bytes = 12 * 4096};
+    size_t boundary = ot_chain_boundary_bytes(&f.chain, 32), biases = sizeof(float) << 20;
+    const struct ot_crossing_link want[] = {
+        {0, 1, 2, 4096},     {0, 2, 2, boundary}, {0, 4, 4, biases},   {1, 0, 2, 4096},
+        {1, 3, 2, boundary}, {1, 5, 4, biases},   {2, 0, 2, boundary}, {2, 3, 2, 4096},
+        {2, 4, 2, boundary}, {3, 1, 2, boundary}, {3, 2, 2, 4096},     {3, 5, 2, boundary},
+        {4, 0, 4, biases},   {4, 2, 2, boundary}, {4, 5, 2, 4096},     {5, 1, 4, biases},
+        {5, 3, 2, boundary}, {5, 4, 2, 4096}};
+    struct ot_crossing got;
+    check_ok(ot_stages_divide(&f.chain, &plan));
+    for (int *r = &plan.shard.rank; *r < 6; (*r)++) {
+        check_ok(ot_stages_list_links(&f.chain, &plan, &got));
+        assert_int_equal(got.n_links, sizeof want / sizeof *want);
+        for (int i = 0; i < got.n_links; i++) {
+            assert_int_equal(got.links[i].from, want[i].from);
+            assert_int_equal(got.links[i].to, want[i].to);
+            assert_int_equal(got.links[i].slots, want[i].slots);
+            assert_int_equal(got.links[i].slot_bytes, want[i].slot_bytes);
+        }
+        free((void *)(uintptr_t)got.links);
+    }
+    plan.train = false; /* no gradients */
+    plan.staging_bytes = 0;
+    check_ok(ot_stages_list_links(&f.chain, &plan, &got));
+    assert_int_equal(got.n_links, 6);
+    free((void *)(uintptr_t)got.links);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_are_dealt_in_turns),
         cmocka_unit_test(what_is_no_division),
         cmocka_unit_test(chains_that_cannot_be_divided),
         cmocka_unit_test(shared_slabs_have_one_owner),
+        cmocka_unit_test(links_of_replicas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
