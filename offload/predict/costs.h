@@ -71,6 +71,13 @@ struct ot_task_cost ot_costs_of_task(const struct ot_costs *costs, const struct 
                                      const struct ot_plan *plan, const struct ot_layout *layout,
                                      const struct ot_task *task);
 
+/* The cost of a TRANSFER of the schedule: its halves inside the host and beyond advance at the same time. Only
+ * what is received takes the time of a transfer without bytes: what is sent may arrive later. For a transfer,
+ * ot_costs_of_task takes all ranks to be on one host. */
+struct ot_task_cost ot_costs_of_transfer(const struct ot_costs *costs, const struct ot_chain *chain,
+                                         const struct ot_plan *plan, const struct ot_layout *layout,
+                                         const struct ot_schedule *schedule, const struct ot_task *task);
+
 /* FLOPs of one training step of full micro-batches, as counted for MFU: 6 N a token, plus three times the
  * attention of forward. Recomputation does not count. */
 double ot_costs_model_flops(const struct ot_costs *costs, const struct ot_chain *chain,

@@ -1,5 +1,6 @@
 /* Measures how fast a communicator moves bytes: each operation with each size, on all ranks at once. A
- * transfer is measured in a ring: each rank sends a part to the next, and receives one from the previous. */
+ * transfer is measured in a ring: each rank sends a part to the next, and receives one from the previous. So
+ * if the ranks of each host are consecutive, one transfer at a time enters each host, and one leaves it. */
 #ifndef OT_OFFLOAD_PROBE_COMM_RATES_H
 #define OT_OFFLOAD_PROBE_COMM_RATES_H
 
@@ -27,8 +28,9 @@ struct ot_comm_rates_config {
     const size_t *sizes; /* [n_sizes] bytes of a part, each at least 1 */
     int n_sizes;
     bool with_transfers; /* measure them too: the communicator has them */
-    /* 0; or: measures the gather and the exchange alone, among each so many consecutive ranks, all at once.
-     * The number divides the ranks, and the communicator has transfers. */
+    bool crosses;        /* and they go through memory that all ranks pin (comm/crossing.h) */
+    /* 0; or: measures without the broadcast, among each so many consecutive ranks, all at once. The number
+     * divides the ranks, and the communicator has transfers. */
     int members;
     double seconds; /* for each row; 0: 0.5 s */
     /* Called on every rank with the same rows. An error ends the measurement on this rank alone. */
