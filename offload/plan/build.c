@@ -244,6 +244,7 @@ uint64_t ot_plan_print(const struct ot_plan *p) {
     hash = ot_mix(ot_mix(ot_mix(hash, p->first_round), p->round_micro), p->shadow_frames);
     hash = ot_mix(ot_mix(hash, p->shard.mode), p->shard.rank);
     hash = ot_mix(ot_mix(hash, p->shard.turn_blocks), p->shard.head_layers);
+    hash = ot_mix(ot_mix(hash, p->shard.late_layers), p->shard.late_percent);
     hash = ot_mix(ot_mix(ot_mix(hash, p->shard.in_flight), p->shard.one_copy), p->shard.stages);
     return ot_mix(ot_mix(ot_mix(hash, p->micro_tokens), p->max_micro), p->tile_params);
 }

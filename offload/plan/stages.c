@@ -192,12 +192,47 @@ static int layers_of(const struct ot_chain *chain, const struct ot_shard *shard,
     return rest / others + (number < rest % others);
 }
 
+/* Gives each stage in its turn as many layers as `limit` percent of the first layer's work allow, but at least
+ * one, unless the head is its work. False: some stage has more work than that. */
+static bool deal_within(const struct ot_chain *chain, const struct ot_shard *shard, int limit, int *counts) {
+    int n = chain->n_blocks - 2, stages = ot_shard_stages(shard), next = 0;
+    int head = shard->head_layers > 0 ? head_stage(chain, shard) : -1;
+    for (int stage = 0; stage < stages; stage++) {
+        int work = stage == head ? 100 * shard->head_layers : 0;
+        int later = stages - 1 - stage - (head > stage); /* stages that need a layer */
+        counts[stage] = 0;
+        while (next < n) {
+            int more = next < n - shard->late_layers ? 100 : shard->late_percent;
+            bool must = counts[stage] == 0 && stage != head;
+            if (!must && (work + more > limit || n - next <= later))
+                break;
+            work += more;
+            counts[stage]++;
+            next++;
+        }
+        if (work > limit)
+            return false;
+    }
+    return next == n;
+}
+
+/* The number of layers of each stage. counts: [OT_MAX_RANKS]. */
+static void count_layers(const struct ot_chain *chain, const struct ot_shard *shard, int *counts) {
+    int n = chain->n_blocks - 2, stages = ot_shard_stages(shard), late = shard->late_layers;
+    int limit = (100 * (n - late + shard->head_layers) + shard->late_percent * late) / stages;
+    bool by_work = late > 0 && shard->turn_blocks == 0 && n >= stages;
+    for (int stage = 0; stage < stages; stage++)
+        counts[stage] = layers_of(chain, shard, stage);
+    while (by_work && !deal_within(chain, shard, limit, counts))
+        limit++;
+}
+
 /* The stage of layer number i. */
-static int layer_stage(const struct ot_chain *chain, const struct ot_shard *shard, int i) {
+static int layer_stage(const struct ot_chain *chain, const struct ot_shard *shard, const int *counts, int i) {
     int most = shard->turn_blocks > 0 ? shard->turn_blocks : chain->n_blocks;
     for (int turn = 0;; turn++)
         for (int stage = 0; stage < ot_shard_stages(shard); stage++) {
-            int left = layers_of(chain, shard, stage) - turn * most, taken = ot_min(left, most);
+            int left = counts[stage] - turn * most, taken = ot_min(left, most);
             if (taken > 0 && i < taken)
                 return stage;
             i -= ot_max(taken, 0);
@@ -205,8 +240,11 @@ static int layer_stage(const struct ot_chain *chain, const struct ot_shard *shar
 }
 
 int ot_shard_layers(const struct ot_chain *chain, const struct ot_shard *shard) {
-    return ot_shard_stages(shard) > 1 ? layers_of(chain, shard, ot_shard_stage(shard))
-                                      : ot_max(chain->n_blocks - 2, 0);
+    int counts[OT_MAX_RANKS];
+    if (ot_shard_stages(shard) == 1)
+        return ot_max(chain->n_blocks - 2, 0);
+    count_layers(chain, shard, counts);
+    return counts[ot_shard_stage(shard)];
 }
 
 /* Gives the block's slabs to a stage. */
@@ -230,7 +268,7 @@ static int give(const struct ot_chain *chain, struct ot_plan *plan, int block, i
 
 int ot_stages_divide(const struct ot_chain *chain, struct ot_plan *plan) {
     const struct ot_shard *shard = &plan->shard;
-    int n = chain->n_blocks - 2;
+    int n = chain->n_blocks - 2, counts[OT_MAX_RANKS];
     if (!ot_plan_has_stages(plan))
         return 0;
     if (n < ot_shard_stages(shard))
@@ -239,9 +277,10 @@ int ot_stages_divide(const struct ot_chain *chain, struct ot_plan *plan) {
                              ot_shard_stages(shard));
     for (int s = 0; s < chain->n_slabs; s++)
         plan->slabs[s].owner = -1;
+    count_layers(chain, shard, counts);
     OT_TRY(give(chain, plan, 0, 0));
     for (int i = 0; i < n; i++)
-        OT_TRY(give(chain, plan, i + 1, layer_stage(chain, shard, i)));
+        OT_TRY(give(chain, plan, i + 1, layer_stage(chain, shard, counts, i)));
     return give(chain, plan, chain->n_blocks - 1, head_stage(chain, shard));
 }
 

@@ -18,7 +18,9 @@
  * pipeline, arXiv 2211.05953; round-robin stages, arXiv 2604.27085). With one turn each (CONTIGUOUS,
  * turn_blocks 0) activations cross least. The head belongs to the last rank. If it shares a slab with the
  * embedding, it belongs to rank 0: the slab has one owner, and no weight crosses. A large vocabulary makes
- * the head as much work as some layers, so its rank gets fewer of them (shard.head_layers).
+ * the head as much work as some layers, so its rank gets fewer of them (shard.head_layers). The layers of a
+ * decoder behind an encoder are more work than the encoder's: contiguous stages then have equal work, and not
+ * equally many layers (shard.late_layers).
  *
  * All blocks that use a slab have one owner, but for SHARED SLABS (offload/block.h), such as the position
  * biases of a T5. The owner of a shared slab is the rank of the first block that uses it: it alone has the

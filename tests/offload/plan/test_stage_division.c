@@ -1,5 +1,6 @@
 /* Which rank has which blocks, if the ranks are stages. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "offload/plan/stages.h"
 #include "src/base/error.h"
@@ -46,6 +47,36 @@ static void layers_are_dealt_in_turns(void **state) {
     check_division(6, false, 2, 0, 2, "00000111"); /* a head of two layers */
     check_division(6, true, 2, 0, 2, "00011110");
     check_division(3, false, 2, 0, 9, "00001"); /* a head that is all that its rank does */
+}
+
+/* Layers by stage, if the last ones are other work: a digit each. */
+static void check_work(int layers, int late, int percent, int head, bool tied, const char *want) {
+    struct fake f = {.layers = layers, .hidden = 64, .layer_params = 1 << 16, .edge_params = 1 << 16};
+    char got[8] = {0};
+    f.tied = tied;
+    fake_open(&f);
+    struct ot_shard shard = {.ranks = (int)strlen(want),
+                             .mode = OT_SHARD_STAGES,
+                             .head_layers = head,
+                             .late_layers = late,
+                             .late_percent = percent};
+    for (; shard.rank < shard.ranks; shard.rank++)
+        got[shard.rank] = (char)('0' + ot_shard_layers(&f.chain, &shard));
+    assert_string_equal(got, want);
+    check_ok(ot_stages_check(&f.chain, &shard));
+}
+
+static void layers_are_divided_by_work(void **state) {
+    (void)state;
+    check_work(8, 4, 100, 0, false, "44");
+    check_work(8, 4, 200, 0, false, "53"); /* 6 + 6 */
+    check_work(8, 4, 300, 0, false, "53"); /* 7 + 9 */
+    check_work(8, 4, 150, 0, false, "3221"); /* 3 + 2.5 + 3 + 1.5 */
+    check_work(8, 4, 50, 0, false, "2231"); /* 2 + 2 + 1.5 + 0.5 */
+    check_work(8, 4, 150, 2, false, "431"); /* 4 + 4.5 + 3.5 */
+    check_work(8, 4, 150, 2, true, "233"); /* the head is at the first stage: 4 + 3.5 + 4.5 */
+    check_work(4, 2, 200, 9, false, "40"); /* each rank has a layer, or the head */
+    check_work(3, 1, 500, 0, false, "111");
 }
 
 /* Ranks that share slabs have all layers, and one rank is not divided. */
@@ -160,6 +191,7 @@ static void links_of_replicas(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_are_dealt_in_turns),
+        cmocka_unit_test(layers_are_divided_by_work),
         cmocka_unit_test(what_is_no_division),
         cmocka_unit_test(chains_that_cannot_be_divided),
         cmocka_unit_test(shared_slabs_have_one_owner),
