@@ -510,6 +510,8 @@ class Plan(plan_test.PlanTest):
         far = ask("--gpu", "h100", "--nodes", "2", "--nic", "100G")
         self.assertEqual(far["machine"]["ranks"], 8)
         self.assertAlmostEqual(far["machine"]["comm_bytes_per_s"], 100e9 / 8 * 0.8 / 4 * 7 / 4, delta=1)
+        self.assertEqual(far["machine"]["transfer_bytes_per_s"], fabric["machine"]["comm_bytes_per_s"])
+        self.assertEqual(far["machine"]["transfer_bytes_per_s_of_host"], 100e9 / 8 * 0.8)
         self.assertAlmostEqual(far["prediction"]["network_bytes_per_host"],
                                4 * 4 / 7 * far["prediction"]["bytes"]["comm"], delta=1e6)
         self.assertGreater(far["prediction"]["step_seconds"], fabric["prediction"]["step_seconds"])

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import subprocess
 import unittest
 
@@ -18,6 +19,11 @@ def run(words, gpus, **more):
     env = dict(os.environ, OT_EMU_DEVICES=str(gpus), OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                OMPI_MCA_btl_vader_single_copy_mechanism="none", **more)
     return program.Result(subprocess.run(words, env=env, capture_output=True, timeout=120))
+
+
+def memory_on_host(err):
+    """What the summary of a run says about the host: planned and used."""
+    return re.search(r"^memory .*host (\S+ \S+) planned, (\S+ \S+) used", err, re.M).groups()
 
 
 class Gpus(program.ProgramTest):
@@ -79,23 +85,38 @@ class Gpus(program.ProgramTest):
         self.assertGreater(len(losses[0]), 0)
 
     def test_stages_have_the_bits_of_one_gpu(self):
-        """Over NCCL, and, in slow runs, through host memory that the ranks pin."""
+        """Over NCCL; and through memory that all ranks pin, which the plan counts."""
         held = program.write_rows(self.path("held.jsonl"), [{"text": row["answer"]} for row in program.sql_rows(1)])
         train = [program.PROGRAM, "train", *program.SMALL, "--data", self.rows, "--eval-data", held, "--steps", "2",
                  "--micro-batch", "1", "--no-forecast", "--save-every", "never"]
         found = []
         for comm, description in ("one", ""), ("nccl", "NCCL .*, 2 ranks"), ("tcp", "tcp, 2 ranks"):
-            if comm == "tcp" and not os.environ.get("OT_TEST_SLOW"):
-                continue
             stages = [] if comm == "one" else ["--gpus", "2", "--shard", "stages", "--comm", comm]
             result = run([*train, *stages, "--out", self.path(comm)], 2)
             self.assertEqual(result.code, 0, result.err)
             self.assertTrue(re.search(description, result.err), result.err)
+            self.assertEqual("between ranks through memory that all pin" in result.err, comm == "tcp", result.err)
             losses = [(event["event"], event["loss"]) for event in self.log(comm) if event["event"] in ("step", "eval")]
             self.assertEqual(len(losses), 4)
             found.append((losses, program.read_bytes(self.path(f"{comm}/model.safetensors"))))
         for other in found[1:]:
             self.assertEqual(other, found[0])
+        self.assertEqual(memory_on_host(result.err)[0], memory_on_host(result.err)[1])
+
+    @unittest.skipUnless(os.environ.get("OT_TEST_SLOW"), "slow")
+    def test_transfers_without_shared_memory(self):
+        """A limit of the size of files leaves the ranks no memory in common: each has staging memory of its own."""
+        words = [program.PROGRAM, "train", *program.SMALL, "--data", self.rows, "--steps", "2", "--micro-batch", "1",
+                 "--no-forecast", "--no-save", "--gpus", "2", "--shard", "stages", "--comm", "tcp", "--json"]
+        losses = []
+        for limits in False, True:
+            limit = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))) if limits else None
+            done = subprocess.run(words, env=dict(os.environ, OT_EMU_DEVICES="2"), capture_output=True, timeout=120,
+                                  preexec_fn=limit, restore_signals=False, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(b"activations between them are copied once more" in done.stderr, limits, done.stderr)
+            losses.append([json.loads(line).get("loss") for line in done.stdout.splitlines()])
+        self.assertEqual(losses[0], losses[1])
 
     def test_replicas_have_the_bits_of_shares(self):
         """Over NCCL, and, in slow runs, in pieces through host memory."""

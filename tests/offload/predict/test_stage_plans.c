@@ -73,6 +73,75 @@ static void ranks_wait_for_each_other(void **state) {
     ot_costs_free(&costs);
 }
 
+/* The transfers of a rank, added up. */
+static struct ot_task_cost sum_transfers(const struct fake *f, const struct ot_plan *plan,
+                                         const struct ot_costs *costs, int *received) {
+    struct ot_task_cost sum = {0};
+    struct ot_layout layout;
+    struct ot_schedule schedule;
+    check_ok(ot_layout_make(&f->chain, plan, &layout));
+    check_ok(ot_schedule_make_draft(&f->chain, plan, &layout, &schedule));
+    *received = 0;
+    for (int i = 0; i < schedule.n_tasks; i++) {
+        const struct ot_task *task = &schedule.tasks[i];
+        if (task->kind != OT_TASK_TRANSFER)
+            continue;
+        struct ot_task_cost cost =
+            ot_costs_of_transfer(costs, &f->chain, plan, &layout, &schedule, task);
+        bool receives = false;
+        for (int k = 0; k < task->n_transfers; k++)
+            receives = receives || !schedule.transfers[task->first_transfer + k].sends;
+        *received += receives;
+        sum.seconds += cost.seconds - costs->rates.task_seconds;
+        sum.bytes += cost.bytes;
+    }
+    ot_schedule_free(&schedule);
+    ot_layout_free(&layout);
+    return sum;
+}
+
+/* Two hosts with two ranks each, and one turn a rank: ranks 1 and 2 are neighbours over the network. What is
+ * inside a host goes at another rate. Two replicas share the network, with the halves of the model on a
+ * host each. */
+static void transfers_have_the_rates_of_their_links(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_costs costs;
+    struct ot_plan plans[RANKS];
+    const double inside = 1e10, between = 1e9, start = 1e-3;
+    int received;
+    fake_open_small(&f, OT_BF16, false);
+    open_costs(&f, 1, &costs); /* transfers do not take the rate of other operations */
+    struct ot_plan_request rq = request_of(&f);
+    rq.shard.turn_blocks = 0;
+    for (int replicas = 1; replicas <= 2; replicas++) {
+        rq.shard.stages = RANKS / replicas;
+        make_plans(rq, plans);
+        double boundary = (double)ot_chain_boundary_bytes(&f.chain, 512) * MICRO / replicas;
+        costs.rates.host_ranks = 2;
+        costs.rates.inside = (struct ot_transfer_rate){inside, 0};
+        costs.rates.between = (struct ot_transfer_rate){between, 0};
+        double bytes = sum_transfers(&f, &plans[0], &costs, &received).bytes;
+        assert_true(fabs(bytes - 2 * boundary) < 1); /* out and back */
+        double rate = replicas == 1 ? inside : between / 2;
+        assert_true(fabs(sum_transfers(&f, &plans[0], &costs, &received).seconds * rate / bytes - 1) < 1e-9);
+        if (replicas == 1) { /* it has both kinds of neighbours */
+            double seconds = sum_transfers(&f, &plans[1], &costs, &received).seconds;
+            assert_true(seconds >= 2 * boundary / between * (1 - 1e-9));
+            assert_true(seconds <= 2 * boundary * (1 / between + 1 / inside) * (1 + 1e-9));
+            costs.rates.host_ranks = 0; /* not known: as inside */
+            assert_true(sum_transfers(&f, &plans[1], &costs, &received).seconds < 0.5 * seconds);
+        }
+        costs.rates.inside = costs.rates.between = (struct ot_transfer_rate){INFINITY, start};
+        double seconds = sum_transfers(&f, &plans[0], &costs, &received).seconds;
+        assert_int_equal(received, MICRO / replicas); /* gradients; what it sends does not keep it */
+        assert_true(fabs(seconds / (received * start) - 1) < 1e-9);
+        for (int r = 0; r < RANKS; r++)
+            ot_plan_free(&plans[r]);
+    }
+    ot_costs_free(&costs);
+}
+
 /* A simulation gives up a plan that takes `limit` or longer. */
 static void slow_plans_are_given_up(void **state) {
     (void)state;
@@ -555,6 +624,7 @@ static void refusals(void **state) {
 int main(void) {
     /* Sanitizers skip the longer ones, which run the same code. */
     const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_wait_for_each_other),
+                                       cmocka_unit_test(transfers_have_the_rates_of_their_links),
                                        cmocka_unit_test(slow_plans_are_given_up),
                                        cmocka_unit_test(a_slow_rank_is_waited_for),
                                        cmocka_unit_test(ranks_of_one_shape_have_one_plan),
