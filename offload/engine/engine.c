@@ -45,7 +45,6 @@ static int make_schedules(struct ot_engine *en) {
     return ot_schedule_verify(&en->prompts, &en->layout, &en->plan);
 }
 
-
 /* Stages: checks that every transfer has its other half, in the order of the other side's program. The table
  * of all links is [ranks][2][ranks]: fingerprints of what each rank sends to each other, then of what it
  * receives. Errors: OT_E_USAGE (no transfers), OT_E_INTERNAL, OT_E_COMM, OT_E_BUDGET. */
@@ -112,8 +111,9 @@ static int agree(const struct ot_engine *en) {
              "%d ranks, shard %s%s%s%s, %s, %lld parameters in %d slabs, %d places for micro-batches of %lld "
              "tokens, operations %08x",
              shard->ranks, ot_shard_mode_name(shard->mode), shard->world ? " world" : "",
-             shard->narrow ? " narrow" : "", en->plan.crosses ? " in shared memory" : "", ot_dtype_name(en->chain.dtype), (long long)params,
-             en->chain.n_slabs, en->plan.max_micro, (long long)en->plan.micro_tokens, operations);
+             shard->narrow ? " narrow" : "", en->plan.crosses ? " in shared memory" : "",
+             ot_dtype_name(en->chain.dtype), (long long)params, en->chain.n_slabs, en->plan.max_micro,
+             (long long)en->plan.micro_tokens, operations);
     OT_TRY(ot_comm_agree(en->comm, "the plan", text));
     if (!ot_plan_has_stages(&en->plan))
         return 0;

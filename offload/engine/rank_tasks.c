@@ -189,8 +189,8 @@ static int check_call(const struct ot_engine *en, const struct ot_task_transfer 
         for (int k = 0; k < n; k++)
             on_link += halves[k].peer == halves[i].peer && halves[k].sends == halves[i].sends;
         if (en->plan.crosses && (!link || link->slots < 2 * on_link || link->slot_bytes < bytes))
-            return ot_fail(OT_E_INTERNAL, "plan: no slots for %d transfers of %zu bytes with rank %d", on_link,
-                           bytes, halves[i].peer);
+            return ot_fail(OT_E_INTERNAL, "plan: no slots for %d transfers of %zu bytes with rank %d",
+                           on_link, bytes, halves[i].peer);
         all += bytes;
     }
     size_t needed = en->plan.crosses ? 0 : ot_comm_transfer_staging_bytes(en->comm, all);

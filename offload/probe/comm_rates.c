@@ -150,7 +150,8 @@ static int cross(struct run *run, size_t most) {
         links[crossing.n_links++] = (struct ot_crossing_link){r, neighbour(run, r, 1), 2, most};
     run->shared_bytes = ot_crossing_bytes(&crossing);
     OT_TRY(ot_shared_memory_map(run->config->comm, run->shared_bytes, &run->shared));
-    OT_TRY(ot_device_pin(run->config->device, run->shared, run->shared_bytes, run->shared_bytes, "transfers"));
+    OT_TRY(
+        ot_device_pin(run->config->device, run->shared, run->shared_bytes, run->shared_bytes, "transfers"));
     run->is_pinned = true;
     return ot_comm_cross(run->config->comm, &crossing, run->shared);
 }

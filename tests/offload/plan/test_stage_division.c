@@ -69,13 +69,13 @@ static void check_work(int layers, int late, int percent, int head, bool tied, c
 static void layers_are_divided_by_work(void **state) {
     (void)state;
     check_work(8, 4, 100, 0, false, "44");
-    check_work(8, 4, 200, 0, false, "53"); /* 6 + 6 */
-    check_work(8, 4, 300, 0, false, "53"); /* 7 + 9 */
+    check_work(8, 4, 200, 0, false, "53");   /* 6 + 6 */
+    check_work(8, 4, 300, 0, false, "53");   /* 7 + 9 */
     check_work(8, 4, 150, 0, false, "3221"); /* 3 + 2.5 + 3 + 1.5 */
-    check_work(8, 4, 50, 0, false, "2231"); /* 2 + 2 + 1.5 + 0.5 */
-    check_work(8, 4, 150, 2, false, "431"); /* 4 + 4.5 + 3.5 */
-    check_work(8, 4, 150, 2, true, "233"); /* the head is at the first stage: 4 + 3.5 + 4.5 */
-    check_work(4, 2, 200, 9, false, "40"); /* each rank has a layer, or the head */
+    check_work(8, 4, 50, 0, false, "2231");  /* 2 + 2 + 1.5 + 0.5 */
+    check_work(8, 4, 150, 2, false, "431");  /* 4 + 4.5 + 3.5 */
+    check_work(8, 4, 150, 2, true, "233");   /* the head is at the first stage: 4 + 3.5 + 4.5 */
+    check_work(4, 2, 200, 9, false, "40");   /* each rank has a layer, or the head */
     check_work(3, 1, 500, 0, false, "111");
 }
 
@@ -163,11 +163,10 @@ static void links_of_replicas(void **state) {
                            .staging_bytes = 12 * 4096};
     size_t boundary = ot_chain_boundary_bytes(&f.chain, 32), biases = sizeof(float) << 20;
     const struct ot_crossing_link want[] = {
-        {0, 1, 2, 4096},     {0, 2, 2, boundary}, {0, 4, 4, biases},   {1, 0, 2, 4096},
-        {1, 3, 2, boundary}, {1, 5, 4, biases},   {2, 0, 2, boundary}, {2, 3, 2, 4096},
-        {2, 4, 2, boundary}, {3, 1, 2, boundary}, {3, 2, 2, 4096},     {3, 5, 2, boundary},
-        {4, 0, 4, biases},   {4, 2, 2, boundary}, {4, 5, 2, 4096},     {5, 1, 4, biases},
-        {5, 3, 2, boundary}, {5, 4, 2, 4096}};
+        {0, 1, 2, 4096},   {0, 2, 2, boundary}, {0, 4, 4, biases}, {1, 0, 2, 4096},     {1, 3, 2, boundary},
+        {1, 5, 4, biases}, {2, 0, 2, boundary}, {2, 3, 2, 4096},   {2, 4, 2, boundary}, {3, 1, 2, boundary},
+        {3, 2, 2, 4096},   {3, 5, 2, boundary}, {4, 0, 4, biases}, {4, 2, 2, boundary}, {4, 5, 2, 4096},
+        {5, 1, 4, biases}, {5, 3, 2, boundary}, {5, 4, 2, 4096}};
     struct ot_crossing got;
     check_ok(ot_stages_divide(&f.chain, &plan));
     for (int *r = &plan.shard.rank; *r < 6; (*r)++) {
@@ -190,12 +189,9 @@ static void links_of_replicas(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_are_dealt_in_turns),
-        cmocka_unit_test(layers_are_divided_by_work),
-        cmocka_unit_test(what_is_no_division),
-        cmocka_unit_test(chains_that_cannot_be_divided),
-        cmocka_unit_test(shared_slabs_have_one_owner),
-        cmocka_unit_test(links_of_replicas),
+        cmocka_unit_test(layers_are_dealt_in_turns),   cmocka_unit_test(layers_are_divided_by_work),
+        cmocka_unit_test(what_is_no_division),         cmocka_unit_test(chains_that_cannot_be_divided),
+        cmocka_unit_test(shared_slabs_have_one_owner), cmocka_unit_test(links_of_replicas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,8 +86,7 @@ static struct ot_task_cost sum_transfers(const struct fake *f, const struct ot_p
         const struct ot_task *task = &schedule.tasks[i];
         if (task->kind != OT_TASK_TRANSFER)
             continue;
-        struct ot_task_cost cost =
-            ot_costs_of_transfer(costs, &f->chain, plan, &layout, &schedule, task);
+        struct ot_task_cost cost = ot_costs_of_transfer(costs, &f->chain, plan, &layout, &schedule, task);
         bool receives = false;
         for (int k = 0; k < task->n_transfers; k++)
             receives = receives || !schedule.transfers[task->first_transfer + k].sends;
