@@ -33,7 +33,7 @@ struct ot_crossing_link {
 
 /* Equal on all ranks. */
 struct ot_crossing {
-    const struct ot_crossing_link *links; /* [n_links] each once */
+    struct ot_crossing_link *links; /* [n_links] each once */
     int n_links;
 };
 

@@ -209,7 +209,7 @@ int ot_engine_check_transfers(const struct ot_engine *en, const struct ot_schedu
         const struct ot_task *task = &schedule->tasks[i];
         rc = check_call(en, schedule->transfers + task->first_transfer, task->n_transfers, &crossing);
     }
-    free((void *)(uintptr_t)crossing.links);
+    free(crossing.links);
     return rc;
 }
 
@@ -224,7 +224,7 @@ static int cross(struct ot_engine *en) {
         return 0;
     OT_TRY(ot_stages_list_links(&en->chain, &en->plan, &crossing));
     int rc = ot_comm_cross(en->comm, &crossing, ot_engine_at(en, en->layout.crossing));
-    free((void *)(uintptr_t)crossing.links);
+    free(crossing.links);
     en->crosses = rc == 0;
     return rc;
 }

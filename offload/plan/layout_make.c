@@ -122,7 +122,7 @@ static int add_crossing(struct ot_layout_maker *mk) {
     if (mk->rc < 0)
         return OT_NO_BUFFER;
     bytes = ot_crossing_bytes(&crossing);
-    free((void *)(uintptr_t)crossing.links);
+    free(crossing.links);
     return add_shared(mk, "communicator", (bytes + ranks - 1) / ranks, 1);
 }
 

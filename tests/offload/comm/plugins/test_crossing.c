@@ -104,7 +104,7 @@ static int check_in_rank(struct ot_world *world) {
 }
 
 static void test_sizes_of_the_memory(void **state) {
-    const struct ot_crossing_link links[] = {{0, 1, 2, 4096}, {1, 0, 3, 4097}, {0, 2, 2, 0}};
+    struct ot_crossing_link links[] = {{0, 1, 2, 4096}, {1, 0, 3, 4097}, {0, 2, 2, 0}};
     static const size_t bytes[] = {3 * 4096, 9 * 4096, 9 * 4096};
     (void)state;
     for (int n = 1; n <= 3; n++)
