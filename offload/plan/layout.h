@@ -130,7 +130,7 @@ struct ot_layout {
     int meeting;    /* gpu, one copy: [ranks][OT_MEETING_BYTES] for MEET; else OT_NO_BUFFER */
     int loss_scale; /* gpu, fp16: loss scale of the present step */
     size_t tier_bytes[OT_TIER_COUNT]; /* the rank's own memory */
-    size_t one_copy_bytes;            /* memory that the ranks share */
+    size_t shared_bytes;              /* memory that the ranks share */
     int n_extents;
     size_t *extent_bytes; /* [n_extents] */
     int *extent_sides;    /* [n_extents] */

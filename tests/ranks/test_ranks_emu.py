@@ -4,14 +4,18 @@ import json
 import os
 import re
 import resource
+import socket
 import subprocess
+import time
 import unittest
 
 import program
 
-USAGE, COMM_FAILED = 2, 11
+USAGE, MEMORY, COMM_FAILED = 2, 4, 11
+FEW_BYTES = 1 << 16  # enough for a tokenizer in memory
 SMALL = ["--gpu-mem", "256M", "--host-mem", "64M", "--threads", "1"]
 TEST = [program.PROGRAM, "comm-test", *SMALL, "--sizes", "1000", "--json"]
+SLOW = unittest.skipUnless(os.environ.get("OT_TEST_SLOW"), "slow")
 MPIRUN = program.shutil.which("mpirun")
 
 
@@ -103,20 +107,58 @@ class Gpus(program.ProgramTest):
             self.assertEqual(other, found[0])
         self.assertEqual(memory_on_host(result.err)[0], memory_on_host(result.err)[1])
 
-    @unittest.skipUnless(os.environ.get("OT_TEST_SLOW"), "slow")
-    def test_transfers_without_shared_memory(self):
-        """A limit of the size of files leaves the ranks no memory in common: each has staging memory of its own."""
+    def test_no_shared_memory(self):
+        """Files of this size are too small for it, so no rank begins."""
         words = [program.PROGRAM, "train", *program.SMALL, "--data", self.rows, "--steps", "2", "--micro-batch", "1",
-                 "--no-forecast", "--no-save", "--gpus", "2", "--shard", "stages", "--comm", "tcp", "--json"]
-        losses = []
-        for limits in False, True:
-            limit = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))) if limits else None
-            done = subprocess.run(words, env=dict(os.environ, OT_EMU_DEVICES="2"), capture_output=True, timeout=120,
-                                  preexec_fn=limit, restore_signals=False, check=False)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual(b"activations between them are copied once more" in done.stderr, limits, done.stderr)
-            losses.append([json.loads(line).get("loss") for line in done.stdout.splitlines()])
-        self.assertEqual(losses[0], losses[1])
+                 "--no-forecast", "--no-save", "--gpus", "2", "--shard", "stages", "--comm", "tcp"]
+        done = subprocess.run(words, env=dict(os.environ, OT_EMU_DEVICES="2"), capture_output=True, timeout=120, check=False,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (FEW_BYTES, FEW_BYTES)),
+                              restore_signals=False)
+        self.assertEqual(done.returncode, MEMORY, done.stderr)
+        self.assertRegex(done.stderr, rb"error: rank 0: the machine has no \d+ bytes of host memory left to share")
+
+    def start_stages(self, steps, contain=()):
+        """Two ranks that a launcher might have started, the second one in a container."""
+        words = [program.PROGRAM, "train", *program.SMALL, "--data", self.rows, "--steps", str(steps), "--micro-batch", "1",
+                 "--no-forecast", "--no-save", "--shard", "stages", "--comm", "tcp", "--json", "--nodes", "2", "--gpus", "1"]
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            words += ["--master", f"127.0.0.1:{server.getsockname()[1]}"]
+        ranks = []
+        for r, enter in enumerate(([], contain)):
+            ranks.append(subprocess.Popen([*enter, *words, "--node-rank", str(r), "--device", f"cuda:{r}"], stdout=subprocess.PIPE,
+                                          env=dict(os.environ, OT_EMU_DEVICES="2"), stderr=subprocess.PIPE))
+            self.addCleanup(ranks[r].kill)
+        return ranks
+
+    @SLOW
+    def test_containers_share_no_memory(self):
+        """A rank that cannot see the process of the other: each has staging memory of its own."""
+        unshare, found = ["unshare", "--pid", "--fork", "--mount-proc"], []
+        if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
+            self.skipTest("this user may not make a PID namespace")
+        for contain in [], unshare:
+            ranks = self.start_stages(2, contain)
+            outs = [rank.communicate(timeout=120) for rank in ranks]
+            self.assertEqual([rank.returncode for rank in ranks], [0, 0], outs)
+            events = [json.loads(line) for line in outs[0][0].splitlines()]
+            found.append([event["loss"] for event in events if event["event"] == "step"])
+            self.assertEqual([event["plan"]["crosses"] for event in events if "plan" in event], [not contain])
+            self.assertEqual(b"activations between them are copied once more: " in outs[0][1], bool(contain), outs)
+        self.assertEqual(len(found[0]), 2)
+        self.assertEqual(found[0], found[1])
+
+    def test_a_rank_is_killed_while_transfers_cross(self):
+        first, second = self.start_stages(1000)
+        for line in first.stdout:
+            if json.loads(line)["event"] == "step":
+                break
+        second.kill()
+        second.communicate()
+        begin = time.monotonic()
+        _, err = first.communicate(timeout=60)
+        self.assertLess(time.monotonic() - begin, 10)
+        self.assertEqual(first.returncode, COMM_FAILED, err)
+        self.assertIn(b"rank 1 (", err)
 
     def test_replicas_have_the_bits_of_shares(self):
         """Over NCCL, and, in slow runs, in pieces through host memory."""
