@@ -265,7 +265,7 @@ static int choose(const struct ot_plan_request *request, const struct ot_costs *
 static bool may_halve(const struct ot_plan_request *request, const struct ot_planner_result *result,
                       double limit) {
     return request->micro_sequences == 0 && result->forced.micro_sequences > 1 &&
-           result->plan.max_micro < FEW_MICRO * ot_shard_stages(&request->shard) &&
+           result->plan.max_micro <= FEW_MICRO * ot_shard_stages(&request->shard) &&
            result->prediction.step_seconds * (1 - HOPE_STARTS) < limit;
 }
 
