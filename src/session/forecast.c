@@ -357,6 +357,7 @@ int ot_session_ranks_measure(struct ot_session *s, struct ot_rates *rates, struc
     if (!s->ranks.comm)
         return 0;
     OT_TRY(choose_part(s, &sizes[1]));
+    OT_TRY(find_host_ranks(s, &rates->host_ranks));
     struct ot_comm_rates_config config = {.comm = s->ranks.comm,
                                           .device = s->machine.device,
                                           .is_gpu = true, /* no copies beside it */
@@ -364,6 +365,7 @@ int ot_session_ranks_measure(struct ot_session *s, struct ot_rates *rates, struc
                                           .n_sizes = 2,
                                           .with_transfers = ot_comm_need_transfers(s->ranks.comm) == 0,
                                           .crosses = s->ranks.crosses,
+                                          .stride = rates->host_ranks,
                                           .seconds = ROW_SECONDS,
                                           .take = add_rate,
                                           .context = &measured};
@@ -371,10 +373,11 @@ int ot_session_ranks_measure(struct ot_session *s, struct ot_rates *rates, struc
     rates->comm_seconds = measured.joint.small_seconds / measured.joint.n;
     rates->comm_bytes = rate_of(&measured.joint);
     rates->inside = rates->between = transfer_rate(&measured.transfers);
-    OT_TRY(find_host_ranks(s, &rates->host_ranks));
     if (rates->host_ranks > 0) {
         measured = (struct measured){0};
+        rates->between.bytes *= rates->host_ranks; /* all of a host crossed at the same time */
         config.members = rates->host_ranks;
+        config.stride = 0;
         OT_TRY(ot_comm_rates_measure(&config));
         rates->host_comm_bytes = rate_of(&measured.joint);
         rates->host_comm_seconds = measured.joint.small_seconds / measured.joint.n;
