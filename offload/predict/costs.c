@@ -399,20 +399,28 @@ static bool is_inside(const struct context *c, const struct ot_task *task) {
            host_ranks % ot_shard_holders(&c->plan->shard) == 0;
 }
 
-/* The rate of transfers, inside a host or between hosts. The replicas of a pipeline that are on one host
- * cross the network at the same time. */
-static struct ot_transfer_rate transfer_rate(const struct context *c, bool between) {
-    const struct ot_rates *rates = &c->costs->rates;
+static struct ot_transfer_rate transfer_rate(const struct ot_rates *rates, bool between, int sharers) {
     struct ot_transfer_rate rate = between ? rates->between : rates->inside;
-    int sharers = between ? ot_min(rates->host_ranks, ot_shard_holders(&c->plan->shard)) : 1;
-    return rate.bytes > 0 ? (struct ot_transfer_rate){rate.bytes / sharers, rate.seconds}
+    return rate.bytes > 0 ? (struct ot_transfer_rate){rate.bytes / (between ? sharers : 1), rate.seconds}
                           : (struct ot_transfer_rate){rates->comm_bytes, rates->comm_seconds};
+}
+
+static bool is_between(const struct ot_rates *rates, const struct ot_shard *shard, int peer) {
+    int of_host = rates->host_ranks;
+    return of_host > 0 && peer / of_host != shard->rank / of_host;
+}
+
+struct ot_transfer_rate ot_costs_transfer_rate(const struct ot_costs *costs, const struct ot_shard *shard,
+                                               int peer) {
+    const struct ot_rates *rates = &costs->rates;
+    int sharers = ot_min(rates->host_ranks, ot_shard_holders(shard));
+    return transfer_rate(rates, is_between(rates, shard, peer), sharers);
 }
 
 static struct ot_transfer_rate comm_rate(const struct context *c, const struct ot_task *task) {
     const struct ot_rates *rates = &c->costs->rates;
     if (task->kind == OT_TASK_TRANSFER)
-        return transfer_rate(c, false);
+        return transfer_rate(rates, false, 1);
     return is_inside(c, task) ? (struct ot_transfer_rate){rates->host_comm_bytes, rates->host_comm_seconds}
                               : (struct ot_transfer_rate){rates->comm_bytes, rates->comm_seconds};
 }
@@ -510,21 +518,17 @@ struct ot_task_cost ot_costs_of_task(const struct ot_costs *costs, const struct 
 struct ot_task_cost ot_costs_of_transfer(const struct ot_costs *costs, const struct ot_chain *chain,
                                          const struct ot_plan *plan, const struct ot_layout *layout,
                                          const struct ot_schedule *schedule, const struct ot_task *task) {
-    const struct context c = {costs, chain, plan, layout};
     struct ot_task_cost cost = ot_costs_of_task(costs, chain, plan, layout, task);
     const struct ot_task_transfer *halves = schedule->transfers + task->first_transfer;
-    int of_host = costs->rates.host_ranks;
-    double bytes[2][2] = {{0}}, latest = 0, longest = 0; /* by host and direction */
+    double seconds[2][2] = {{0}}, longest = 0; /* by host and direction */
     for (int i = 0; i < task->n_transfers; i++) {
-        bool between = of_host > 0 && halves[i].peer / of_host != plan->shard.rank / of_host;
-        bytes[between][halves[i].sends] += (double)layout->buffers[halves[i].buffer].bytes;
-        if (!halves[i].sends)
-            latest = fmax(latest, transfer_rate(&c, between).seconds);
+        double rate = ot_costs_transfer_rate(costs, &plan->shard, halves[i].peer).bytes;
+        bool between = is_between(&costs->rates, &plan->shard, halves[i].peer);
+        seconds[between][halves[i].sends] += time_of((double)layout->buffers[halves[i].buffer].bytes, rate);
     }
     for (int between = 0; between < 2; between++)
-        for (int sends = 0; sends < 2; sends++)
-            longest = fmax(longest, time_of(bytes[between][sends], transfer_rate(&c, between).bytes));
-    cost.seconds = costs->rates.task_seconds + latest + longest;
+        longest = fmax(longest, fmax(seconds[between][0], seconds[between][1]));
+    cost.seconds = costs->rates.task_seconds + longest;
     if (costs->slower[task->lane] > 0)
         cost.seconds *= costs->slower[task->lane];
     return cost;

@@ -71,8 +71,12 @@ struct ot_task_cost ot_costs_of_task(const struct ot_costs *costs, const struct 
                                      const struct ot_plan *plan, const struct ot_layout *layout,
                                      const struct ot_task *task);
 
-/* The cost of a TRANSFER of the schedule: its halves inside the host and beyond advance at the same time. Only
- * what is received takes the time of a transfer without bytes: what is sent may arrive later. For a transfer,
+/* The rate of transfers between this rank and another, which is on the same host or not. The replicas of a
+ * pipeline that are on one host cross the network at the same time. */
+struct ot_transfer_rate ot_costs_transfer_rate(const struct ot_costs *costs, const struct ot_shard *shard,
+                                               int peer);
+/* The cost of a TRANSFER of the schedule: its halves inside the host and beyond advance at the same time. It
+ * has no time of a transfer without bytes: several may be on their way (simulate_ranks.h). For a transfer,
  * ot_costs_of_task takes all ranks to be on one host. */
 struct ot_task_cost ot_costs_of_transfer(const struct ot_costs *costs, const struct ot_chain *chain,
                                          const struct ot_plan *plan, const struct ot_layout *layout,
