@@ -92,38 +92,22 @@ static void add_training(struct ot_layout_maker *mk, int s) {
             ot_layout_add_from(mk, OT_TIER_HOST, "kept gradients", held.first, (size_t)held.n * 4, 1);
 }
 
-/* Adds a buffer in the memory that the ranks share: `bytes` for each rank. */
-static int add_shared(struct ot_layout_maker *mk, const char *name, size_t bytes, int n_tiles) {
-    struct ot_layout *layout = mk->layout;
-    int buffer = ot_layout_add(mk, OT_TIER_HOST, name, bytes, n_tiles);
-    if (buffer == OT_NO_BUFFER)
-        return OT_NO_BUFFER;
-    struct ot_buffer *b = &layout->buffers[buffer];
-    layout->tier_bytes[OT_TIER_HOST] -= b->reserved; /* it is not in the rank's own memory */
-    b->is_shared = true;
-    b->offset = layout->shared_bytes;
-    layout->shared_bytes += (size_t)ot_shard_ranks(&mk->plan->shard) * b->reserved;
-    return buffer;
-}
-
 /* The whole slab. */
 static int add_one_copy(struct ot_layout_maker *mk, int slab) {
     int64_t share = ot_shard_share(&mk->plan->shard, ot_slab_units(mk->chain, slab));
-    return add_shared(mk, "weights", ot_slab_bytes(mk->chain, slab, share),
-                      ot_slab_used_tiles(mk->chain, mk->plan, slab));
+    return ot_layout_add_shared(mk, "weights", ot_slab_bytes(mk->chain, slab, share),
+                                ot_slab_used_tiles(mk->chain, mk->plan, slab));
 }
 
 static int add_crossing(struct ot_layout_maker *mk) {
     struct ot_crossing crossing;
-    size_t ranks = (size_t)ot_shard_ranks(&mk->plan->shard), bytes;
+    size_t ranks = (size_t)ot_shard_ranks(&mk->plan->shard);
     if (!mk->plan->crosses || mk->rc < 0)
         return OT_NO_BUFFER;
     mk->rc = ot_stages_list_links(mk->chain, mk->plan, &crossing);
-    if (mk->rc < 0)
-        return OT_NO_BUFFER;
-    bytes = ot_crossing_bytes(&crossing);
+    size_t bytes = mk->rc < 0 ? 0 : ot_crossing_bytes(&crossing);
     free(crossing.links);
-    return add_shared(mk, "communicator", (bytes + ranks - 1) / ranks, 1);
+    return ot_layout_add_shared(mk, "communicator", (bytes + ranks - 1) / ranks, 1);
 }
 
 /* Units of a buffer for the shares of all holders: the slab, rounded up to equal shares. */

@@ -127,8 +127,8 @@ struct ot_shard {
     int turn_blocks;
     /* stages: the work of the last block, in layers: the rank that has it gets fewer others */
     int head_layers;
-    /* stages with one turn each: the last `late_layers` layers are `late_percent` of the first one's work each,
-     * as in a decoder behind an encoder. 0: all layers are the same work */
+    /* stages with one turn each: each of the last `late_layers` layers is `late_percent` of the first one's
+     * work, as in a decoder behind an encoder. 0: all layers are the same work */
     int late_layers, late_percent;
     int in_flight; /* stages: the most rounds of a step that are under way at the same time; 0: one */
     int stages;    /* stages: how many there are; a divisor of `ranks`; 0: one for each rank */

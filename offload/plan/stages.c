@@ -94,7 +94,7 @@ struct link_table {
     struct ot_crossing_link *links;
 };
 
-/* Notes that a rank sends as many bytes to another, in a call with up to `transfers` transfers on the link. */
+/* Notes that a rank sends as many bytes to another, with up to `transfers` transfers of a call on the link. */
 static void note_link(const struct link_table *t, int from, int to, int transfers, size_t bytes) {
     struct ot_crossing_link *link = &t->links[from * t->shard->ranks + to];
     if (from == to)
@@ -192,8 +192,8 @@ static int layers_of(const struct ot_chain *chain, const struct ot_shard *shard,
     return rest / others + (number < rest % others);
 }
 
-/* Gives each stage in its turn as many layers as `limit` percent of the first layer's work allow, but at least
- * one, unless the head is its work. False: some stage has more work than that. */
+/* Gives each stage in its turn as many layers as `limit` percent of the first layer's work allow, but at
+ * least one, unless the head is its work. False: some stage has more work than that. */
 static bool deal_within(const struct ot_chain *chain, const struct ot_shard *shard, int limit, int *counts) {
     int n = chain->n_blocks - 2, stages = ot_shard_stages(shard), next = 0;
     int head = shard->head_layers > 0 ? head_stage(chain, shard) : -1;

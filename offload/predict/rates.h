@@ -21,9 +21,9 @@
  *   host memory            2           2              written once, read once
  *
  * Network between hosts: comm_bytes is then the share of a rank in its host's network rate. Holders of a
- * stage (plan/stages.h) that are on one host do not use the network, so these have rates of their own. So have
- * transfers from one rank to one other: those inside a host, and those between hosts, which divide the network
- * of the host with the transfers that cross at the same time.
+ * stage (plan/stages.h) that are on one host do not use the network, so these have rates of their own. So
+ * have transfers from one rank to one other: those inside a host, and those between hosts, which divide the
+ * network of the host with the transfers that cross at the same time.
  */
 #ifndef OT_OFFLOAD_PREDICT_RATES_H
 #define OT_OFFLOAD_PREDICT_RATES_H

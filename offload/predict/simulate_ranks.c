@@ -101,8 +101,9 @@ static int list_waits(struct pipeline *p, struct member *m) {
     return 0;
 }
 
-/* When a task of the rank may begin, as far as others are concerned; INFINITY: one of them has not come. A rank
- * may send to one that is behind because earlier activations are still on their way: these do not fill a link. */
+/* When a task of the rank may begin, as far as others are concerned; INFINITY: one of them has not come. A
+ * rank may send to one that is behind because earlier activations are still on their way: these do not fill a
+ * link. */
 static double may_begin_at(const struct member *m, int64_t step, int next) {
     double at = 0;
     for (int i = m->first_wait[next]; i < m->first_wait[next + 1]; i++) {

@@ -482,8 +482,6 @@ static void record_plan(const struct ot_report *r, struct ot_json_writer *w) {
     ot_report_put_tiers(w, "weights", homes.weights);
     if (plan->shard.ranks > 1)
         ot_json_put_bool(w, "one_copy", ot_plan_has_one_copy(plan));
-    if (ot_plan_has_stages(plan))
-        ot_json_put_bool(w, "crosses", plan->crosses);
     ot_report_put_tiers(w, "state_tiles", homes.state);
     ot_report_put_tiers(w, "gradient_tiles", homes.grads);
     ot_report_put_engines(plan, w);

@@ -2,8 +2,8 @@
 
     peer_ranks.py PROGRAM [MODEL [DTYPE [ROUNDS [STEPS [RANKS]]]]]     default: 27m, fp32, 3, 5, 2
 
-MODEL is 27m or 110m, DTYPE fp32 or bf16, RANKS a divisor of the model's layers. A step has two sequences a rank. Both sides train the same Llama from the same weights on the same rows: each
-step takes all rows, so their order does not matter and the losses must agree to rounding. Both have one thread a
+MODEL is 27m or 110m, DTYPE fp32 or bf16, RANKS a divisor of the model's layers. A step has two sequences a rank.
+Both sides train the same Llama from the same weights on the same rows: each step takes all rows, so their order does not matter and the losses must agree to rounding. Both have one thread a
 rank, AdamW with clipping, and the same number of sequences in a forward pass. The peer is transformers'
 LlamaForCausalLM under fully_shard (FSDP2), each layer by itself; it runs with reshard_after_forward, which is our
 --shard full, and without, which is near our --shard state. The peer of --shard stages is torch.distributed.pipelining

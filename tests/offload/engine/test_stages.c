@@ -491,12 +491,9 @@ static void failing_operations(void **state) {
     defaults(&run, OT_BF16, false, 1);
     static const int numbers[] = {1, 3, 29, 2};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        struct tiny_world w = {.ranks = 3,
-                               .mode = OT_SHARD_STAGES,
-                               .turn_blocks = (int)i % 2,
-                               .state = OT_HOME_HOST,
-                               .crosses = i == 3, /* then its operations are those of all ranks alone */
-                               .slots = 2};
+        struct tiny_world w = {.ranks = 3, .mode = OT_SHARD_STAGES, .state = OT_HOME_HOST, .slots = 2};
+        w.turn_blocks = (int)i % 2;
+        w.crosses = i == 3; /* then its operations are those of all ranks alone */
         int steps = tiny_fail_ranks(&run, &w, (int)i % 3, numbers[i]);
         assert_true(w.crosses ? steps <= 1 : numbers[i] > 3 || steps == 0);
     }

@@ -73,64 +73,6 @@ static void ranks_wait_for_each_other(void **state) {
     ot_costs_free(&costs);
 }
 
-/* The transfers of a rank, added up. */
-static struct ot_task_cost sum_transfers(const struct fake *f, const struct ot_plan *plan,
-                                         const struct ot_costs *costs) {
-    struct ot_task_cost sum = {0};
-    struct ot_layout layout;
-    struct ot_schedule schedule;
-    check_ok(ot_layout_make(&f->chain, plan, &layout));
-    check_ok(ot_schedule_make_draft(&f->chain, plan, &layout, &schedule));
-    for (int i = 0; i < schedule.n_tasks; i++) {
-        const struct ot_task *task = &schedule.tasks[i];
-        if (task->kind != OT_TASK_TRANSFER)
-            continue;
-        struct ot_task_cost cost = ot_costs_of_transfer(costs, &f->chain, plan, &layout, &schedule, task);
-        sum.seconds += cost.seconds - costs->rates.task_seconds;
-        sum.bytes += cost.bytes;
-    }
-    ot_schedule_free(&schedule);
-    ot_layout_free(&layout);
-    return sum;
-}
-
-/* Two hosts with two ranks each, and one turn a rank: ranks 1 and 2 are neighbours over the network. What is
- * inside a host goes at another rate. Two replicas share the network, with the halves of the model on a
- * host each. */
-static void transfers_have_the_rates_of_their_links(void **state) {
-    (void)state;
-    struct fake f;
-    struct ot_costs costs;
-    struct ot_plan plans[RANKS];
-    const double inside = 1e10, between = 1e9;
-    fake_open_small(&f, OT_BF16, false);
-    open_costs(&f, 1, &costs); /* transfers do not take the rate of other operations */
-    struct ot_plan_request rq = request_of(&f);
-    rq.shard.turn_blocks = 0;
-    for (int replicas = 1; replicas <= 2; replicas++) {
-        rq.shard.stages = RANKS / replicas;
-        make_plans(rq, plans);
-        double boundary = (double)ot_chain_boundary_bytes(&f.chain, 512) * MICRO / replicas;
-        costs.rates.host_ranks = 2;
-        costs.rates.inside = (struct ot_transfer_rate){inside, 0};
-        costs.rates.between = (struct ot_transfer_rate){between, 0};
-        double bytes = sum_transfers(&f, &plans[0], &costs).bytes;
-        assert_true(fabs(bytes - 2 * boundary) < 1); /* out and back */
-        double rate = replicas == 1 ? inside : between / 2;
-        assert_true(fabs(sum_transfers(&f, &plans[0], &costs).seconds * rate / bytes - 1) < 1e-9);
-        if (replicas == 1) { /* it has both kinds of neighbours */
-            double seconds = sum_transfers(&f, &plans[1], &costs).seconds;
-            assert_true(seconds >= 2 * boundary / between * (1 - 1e-9));
-            assert_true(seconds <= 2 * boundary * (1 / between + 1 / inside) * (1 + 1e-9));
-            costs.rates.host_ranks = 0; /* not known: as inside */
-            assert_true(sum_transfers(&f, &plans[1], &costs).seconds < 0.5 * seconds);
-        }
-        for (int r = 0; r < RANKS; r++)
-            ot_plan_free(&plans[r]);
-    }
-    ot_costs_free(&costs);
-}
-
 /* Activations that are sent one after the other are on their way together: in one round, a step has as many
  * delays as there are borders, out and back, and that of the results. */
 static void activations_are_on_their_way_together(void **state) {
@@ -638,7 +580,6 @@ static void refusals(void **state) {
 int main(void) {
     /* Sanitizers skip the longer ones, which run the same code. */
     const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_wait_for_each_other),
-                                       cmocka_unit_test(transfers_have_the_rates_of_their_links),
                                        cmocka_unit_test(activations_are_on_their_way_together),
                                        cmocka_unit_test(slow_plans_are_given_up),
                                        cmocka_unit_test(a_slow_rank_is_waited_for),
