@@ -94,7 +94,7 @@ struct link_table {
     struct ot_crossing_link *links;
 };
 
-/* Notes that a rank sends as many bytes to another, with up to `transfers` transfers of a call on the link. */
+/* Notes that a rank sends bytes to another, with up to `transfers` transfers of a call on the link. */
 static void note_link(const struct link_table *t, int from, int to, int transfers, size_t bytes) {
     struct ot_crossing_link *link = &t->links[from * t->shard->ranks + to];
     if (from == to)

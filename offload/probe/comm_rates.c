@@ -71,8 +71,8 @@ static void enqueue(const struct run *run, enum measured measured) {
 }
 
 /* Seconds of `repeats` operations. The ranks leave the barrier at different times: over a network, later by
- * as much as an operation takes. A rank that is early waits so much longer, and a late one so much shorter, so
- * the mean of the ranks is right. */
+ * as much as an operation takes. An early rank waits so much longer, and a late one so much shorter, so the
+ * mean of the ranks is right. */
 static int time_batch(const struct run *run, enum measured measured, int repeats, double *out) {
     double all[OT_MAX_RANKS];
     OT_TRY(ot_comm_barrier(run->config->comm));
