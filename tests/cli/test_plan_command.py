@@ -552,6 +552,13 @@ class Plan(plan_test.PlanTest):
                                r"\+ gradients [\d.]+ GB: 3/4 x 4 bytes x [\d.]+ G x 1.00\n")
         self.assertLess(step, 0.95 * min(steps.values()))
 
+    def test_layers_of_a_decoder_are_more_work(self):
+        """So the stages of an encoder-decoder have other numbers of layers."""
+        words = ["plan", "--model", "flan-t5-base", "--gpu", "l40s", "--ram", "64G", "--nodes", "4", "--nic", "100G", "--rounds", "8",
+                 "--tokens-per-step", "16k", "--micro-batch", "1", "--shard", "stages", "--json"]
+        division = self.succeed(*words).json()["plan"]["stages"]
+        self.assertEqual((division["turn_layers"], division["layers"]), (0, [8, 7, 6, 3]))
+
     def test_bad_input_is_one_line(self):
         base = ["plan", "--model", "llama-7b", "--gpu", "rtx4090"]
         for code, phrase, words in (
