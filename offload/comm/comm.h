@@ -113,7 +113,7 @@ void ot_comm_transfer(struct ot_comm *comm, struct ot_lane *lane, const struct o
 int ot_comm_need_transfers(const struct ot_comm *comm);
 /* Like ot_comm_staging_bytes, for calls whose transfers have at most `call_bytes` bytes together. Transfers
  * are not done in pieces, because each must advance by itself. Both kinds of operations use the same memory,
- * so ot_comm_reserve gets the larger number. */
+ * so ot_comm_reserve gets the larger number. 0 during a crossing (crossing.h). */
 size_t ot_comm_transfer_staging_bytes(const struct ot_comm *comm, size_t call_bytes);
 /* The operations between the two calls use different memory and may run together. The communicator may delay
  * them until the end of the group. */

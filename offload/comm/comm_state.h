@@ -95,9 +95,11 @@ void ot_comm_enqueue(struct ot_comm *comm, struct ot_lane *lane, const struct ot
 
 /* ---- crossing.c ---- */
 
-/* The transfers of a call, one after the other, the sends first. */
-void ot_comm_crossing_enqueue(struct ot_comm *comm, struct ot_lane *lane,
-                              const struct ot_comm_transfer_v1 *transfers, int n);
+/* The transfers of a call that have a link, one after the other, the sends first. Puts the other transfers,
+ * in their order, into `others` [n], and returns their number. */
+int ot_comm_crossing_enqueue(struct ot_comm *comm, struct ot_lane *lane,
+                             const struct ot_comm_transfer_v1 *transfers, int n,
+                             struct ot_comm_transfer_v1 *others);
 /* Waits or counts, in a call of the lane. Breaks the communicator if that fails. */
 void ot_comm_crossing_run(const struct ot_comm_operation *op);
 void ot_comm_crossing_free(struct ot_comm_crossing *crossing); /* NULL is fine */

@@ -23,11 +23,12 @@ struct link_state {
 
 struct ot_comm_crossing {
     struct link_state *states; /* [n_links] */
-    char *data;                /* [n_links][slots][slot_stride] */
-    size_t slot_stride;
-    int n_links, slots;
-    struct ot_crossing_link *links;
-    uint32_t *n_enqueued; /* [n_links] transfers, of which this rank has enqueued its half */
+    int n_links;
+    struct link {
+        struct ot_crossing_link is;
+        char *data;          /* [slots], each round_up(slot_bytes) long */
+        uint32_t n_enqueued; /* transfers, of which this rank has enqueued its half */
+    } * links;               /* [n_links] */
 };
 
 static size_t round_up(size_t bytes) {
@@ -42,28 +43,33 @@ bool ot_comm_wants_crossing(const struct ot_comm *comm) {
     return comm->is_staged && comm->ranks > 1;
 }
 
+static size_t data_bytes(const struct ot_crossing_link *link) {
+    return (size_t)link->slots * round_up(link->slot_bytes);
+}
+
 size_t ot_crossing_bytes(const struct ot_crossing *crossing) {
-    return states_bytes(crossing->n_links) +
-           (size_t)crossing->n_links * (size_t)crossing->slots * round_up(crossing->slot_bytes);
+    size_t bytes = states_bytes(crossing->n_links);
+    for (int i = 0; i < crossing->n_links; i++)
+        bytes += data_bytes(&crossing->links[i]);
+    return bytes;
 }
 
 int ot_comm_cross(struct ot_comm *comm, const struct ot_crossing *crossing, void *memory) {
-    const size_t n = (size_t)crossing->n_links;
-    assert(ot_comm_wants_crossing(comm) && crossing->slots > 0 && crossing->slots <= MOST_SLOTS);
     struct ot_comm_crossing *c = calloc(1, sizeof *c);
-    if (c) {
-        *c = (struct ot_comm_crossing){.states = memory,
-                                       .data = (char *)memory + states_bytes(crossing->n_links),
-                                       .slot_stride = round_up(crossing->slot_bytes),
-                                       .n_links = crossing->n_links,
-                                       .slots = crossing->slots,
-                                       .links = calloc(n, sizeof *c->links),
-                                       .n_enqueued = calloc(n, sizeof *c->n_enqueued)};
-        comm->crossing = c;
-    }
-    if (!c || !c->links || !c->n_enqueued)
+    struct link *links = calloc((size_t)crossing->n_links, sizeof *links);
+    char *data = (char *)memory + states_bytes(crossing->n_links);
+    if (!c || !links) {
+        free(c);
+        free(links);
         return ot_fail(OT_E_BUDGET, "no memory for %d links between ranks", crossing->n_links);
-    memcpy(c->links, crossing->links, n * sizeof *c->links);
+    }
+    for (int i = 0; i < crossing->n_links; i++) {
+        assert(crossing->links[i].slots > 0 && crossing->links[i].slots <= MOST_SLOTS);
+        links[i] = (struct link){.is = crossing->links[i], .data = data};
+        data += data_bytes(&links[i].is);
+    }
+    *c = (struct ot_comm_crossing){.states = memory, .n_links = crossing->n_links, .links = links};
+    comm->crossing = c;
     return 0;
 }
 
@@ -71,7 +77,6 @@ void ot_comm_crossing_free(struct ot_comm_crossing *c) {
     if (!c)
         return;
     free(c->links);
-    free(c->n_enqueued);
     free(c);
 }
 
@@ -108,9 +113,9 @@ static bool wait_for(struct ot_comm *comm, int other, _Atomic uint32_t *counter,
 
 void ot_comm_crossing_run(const struct ot_comm_operation *op) {
     const struct ot_comm_crossing *c = op->comm->crossing;
-    const struct ot_crossing_link *link = &c->links[op->root];
+    const struct ot_crossing_link *link = &c->links[op->root].is;
     struct link_state *state = &c->states[op->root];
-    uint32_t slots = (uint32_t)c->slots, filled = atomic_load(&state->filled),
+    uint32_t slots = (uint32_t)link->slots, filled = atomic_load(&state->filled),
              freed = atomic_load(&state->freed);
     switch (op->kind) {
     case OT_COMM_AWAIT_FREE:
@@ -138,22 +143,23 @@ void ot_comm_crossing_run(const struct ot_comm_operation *op) {
 
 /* ---- enqueued ---- */
 
+/* The number of the transfer's link; -1: the transfer is the communicator's. */
 static int find_link(const struct ot_comm *comm, const struct ot_comm_transfer_v1 *t) {
     const struct ot_comm_crossing *c = comm->crossing;
-    int from = t->is_send ? comm->rank : t->rank, to = t->is_send ? t->rank : comm->rank, i = 0;
-    while (i < c->n_links && (c->links[i].from != from || c->links[i].to != to))
-        i++;
-    assert(i < c->n_links && t->bytes <= c->slot_stride);
-    return i;
+    int from = t->is_send ? comm->rank : t->rank, to = t->is_send ? t->rank : comm->rank;
+    for (int i = 0; i < c->n_links; i++)
+        if (c->links[i].is.from == from && c->links[i].is.to == to)
+            return t->bytes <= c->links[i].is.slot_bytes ? i : -1;
+    return -1;
 }
 
 /* One half of a transfer: the lane waits, copies, and counts. */
-static void enqueue_half(struct ot_comm *comm, struct ot_lane *lane, const struct ot_comm_transfer_v1 *t) {
-    struct ot_comm_crossing *c = comm->crossing;
-    int link = find_link(comm, t);
-    struct ot_comm_operation op = {.comm = comm, .bytes = t->bytes, .root = link};
-    uint32_t slot = c->n_enqueued[link]++ % (uint32_t)c->slots;
-    char *memory = c->data + ((size_t)link * (size_t)c->slots + slot) * c->slot_stride;
+static void enqueue_half(struct ot_comm *comm, struct ot_lane *lane, const struct ot_comm_transfer_v1 *t,
+                         int number) {
+    struct link *link = &comm->crossing->links[number];
+    struct ot_comm_operation op = {.comm = comm, .bytes = t->bytes, .root = number};
+    uint32_t slot = link->n_enqueued++ % (uint32_t)link->is.slots;
+    char *memory = link->data + slot * round_up(link->is.slot_bytes);
     op.kind = t->is_send ? OT_COMM_AWAIT_FREE : OT_COMM_AWAIT_FILLED;
     ot_comm_enqueue(comm, lane, &op);
     if (t->is_send)
@@ -164,12 +170,18 @@ static void enqueue_half(struct ot_comm *comm, struct ot_lane *lane, const struc
     ot_comm_enqueue(comm, lane, &op);
 }
 
-void ot_comm_crossing_enqueue(struct ot_comm *comm, struct ot_lane *lane,
-                              const struct ot_comm_transfer_v1 *transfers, int n) {
+int ot_comm_crossing_enqueue(struct ot_comm *comm, struct ot_lane *lane,
+                             const struct ot_comm_transfer_v1 *transfers, int n,
+                             struct ot_comm_transfer_v1 *others) {
+    int n_others = 0;
+    for (int sends = 1; sends >= 0; sends--)
+        for (int i = 0; i < n; i++) {
+            int link = find_link(comm, &transfers[i]);
+            if (link >= 0 && transfers[i].is_send == sends)
+                enqueue_half(comm, lane, &transfers[i], link);
+        }
     for (int i = 0; i < n; i++)
-        if (transfers[i].is_send)
-            enqueue_half(comm, lane, &transfers[i]);
-    for (int i = 0; i < n; i++)
-        if (!transfers[i].is_send)
-            enqueue_half(comm, lane, &transfers[i]);
+        if (find_link(comm, &transfers[i]) < 0)
+            others[n_others++] = transfers[i];
+    return n_others;
 }

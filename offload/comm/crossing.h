@@ -3,7 +3,8 @@
  * Without peer copies the bytes go through host memory. If each rank has staging memory of its own, the host
  * copies every byte once more between the two. So the ranks map the same memory (shared_memory.h), and each
  * pins it for its GPU: the sender's GPU writes a byte there, and the receiver's GPU reads it. No processor
- * touches it. Then ot_comm_transfer goes this way, and the communicator's own transfers are not used.
+ * touches it. Then ot_comm_transfer goes this way. A transfer without a link, or one that is larger than the
+ * link's slots, still is one of the communicator: both sides see that from its ranks and bytes.
  *
  * LINKS. A link is a pair of ranks and a direction. Each has some slots in the memory, used in turn, and two
  * counters: the slots that were filled, and those that are free again. A send waits for a free slot, copies
@@ -25,15 +26,15 @@
 #include "offload/comm/comm.h"
 
 struct ot_crossing_link {
-    int from, to; /* ranks */
+    int from, to;      /* ranks */
+    int slots;         /* at least twice the transfers on it in one call of a rank, at most 32 */
+    size_t slot_bytes; /* the largest transfer */
 };
 
 /* Equal on all ranks. */
 struct ot_crossing {
-    const struct ot_crossing_link *links; /* [n_links] all that transfers use, each once */
+    struct ot_crossing_link *links; /* [n_links] each once */
     int n_links;
-    int slots;         /* of each link: at least twice the transfers on it in one call of a rank */
-    size_t slot_bytes; /* the largest transfer */
 };
 
 /* True if transfers of this communicator go through host memory that it copies once more. All ranks must be
@@ -43,9 +44,11 @@ bool ot_comm_wants_crossing(const struct ot_comm *comm);
 size_t ot_crossing_bytes(const struct ot_crossing *crossing);
 /* Lets transfers go through the memory from now on: [ot_crossing_bytes], zeros, shared by all ranks, pinned
  * by this rank. All ranks call it before their first transfer. The memory must stay until the lanes of
- * transfers are empty. Needs no staging memory for transfers. Errors: OT_E_BUDGET. */
+ * transfers are empty. Transfers with a link need no staging memory. It helps if ot_comm_wants_crossing says
+ * so, and works with any communicator. Errors: OT_E_BUDGET. */
 int ot_comm_cross(struct ot_comm *comm, const struct ot_crossing *crossing, void *memory);
-/* Lets transfers go through the communicator again. No lane has transfers, on any rank. */
+/* Lets transfers go through the communicator again. No lane of this rank has transfers; another rank may
+ * still read what this one has sent. */
 void ot_comm_end_crossing(struct ot_comm *comm);
 
 #endif

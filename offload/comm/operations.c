@@ -229,14 +229,15 @@ void ot_comm_broadcast(struct ot_comm *comm, struct ot_lane *lane, void *memory,
 /* The staging memory has the transfers of a call one after the other. */
 void ot_comm_transfer(struct ot_comm *comm, struct ot_lane *lane, const struct ot_comm_transfer_v1 *transfers,
                       int n) {
+    struct ot_comm_transfer_v1 others[OT_COMM_MOST_TRANSFERS];
     char *staging = comm->staging;
-    if (n == 0)
-        return;
     assert(n <= OT_COMM_MOST_TRANSFERS && !comm->is_grouping);
     if (comm->crossing) {
-        ot_comm_crossing_enqueue(comm, lane, transfers, n);
-        return;
+        n = ot_comm_crossing_enqueue(comm, lane, transfers, n, others);
+        transfers = others;
     }
+    if (n == 0)
+        return;
     for (int i = 0; i < n; i++) {
         const struct ot_comm_transfer_v1 *t = &transfers[i];
         void *memory = comm->is_staged ? staging : t->memory;

@@ -45,23 +45,6 @@ static int make_schedules(struct ot_engine *en) {
     return ot_schedule_verify(&en->prompts, &en->layout, &en->plan);
 }
 
-/* Stages: checks that the communicator's memory on the host has room for each call. */
-static int check_staging(const struct ot_engine *en) {
-    for (int i = 0; i < en->train.n_tasks; i++) {
-        const struct ot_task *task = &en->train.tasks[i];
-        const struct ot_task_transfer *halves = en->train.transfers + task->first_transfer;
-        size_t bytes = 0;
-        for (int k = 0; k < task->n_transfers; k++)
-            bytes +=
-                ot_stages_transfer_bytes(&en->chain, halves[k].kind, halves[k].index, en->plan.micro_tokens);
-        size_t needed = ot_comm_transfer_staging_bytes(en->comm, bytes);
-        if (needed > en->plan.staging_bytes)
-            return ot_fail(OT_E_INTERNAL, "plan: %zu bytes cross between stages at once, with room for %zu",
-                           needed, en->plan.staging_bytes);
-    }
-    return 0;
-}
-
 /* Stages: checks that every transfer has its other half, in the order of the other side's program. The table
  * of all links is [ranks][2][ranks]: fingerprints of what each rank sends to each other, then of what it
  * receives. Errors: OT_E_USAGE (no transfers), OT_E_INTERNAL, OT_E_COMM, OT_E_BUDGET. */
@@ -72,7 +55,8 @@ static int agree_on_links(const struct ot_engine *en) {
     uint32_t *own = calloc(row * (size_t)(ranks + 1), sizeof *own), *table = own + row;
     OT_TRY(own ? 0 : ot_fail(OT_E_BUDGET, "no memory for the links of %d ranks", ranks));
     OT_TRY_GOTO(ot_comm_need_transfers(en->comm), rc, out);
-    OT_TRY_GOTO(check_staging(en), rc, out);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        OT_TRY_GOTO(ot_engine_check_transfers(en, all[i]), rc, out);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         OT_TRY_GOTO(ot_schedule_check_ticks(all[i]), rc, out);
     for (size_t i = 0; i < row; i++)
@@ -124,11 +108,12 @@ static int agree(const struct ot_engine *en) {
     for (int s = 0; s < en->chain.n_slabs; s++)
         params += en->chain.slabs[s].n_params;
     snprintf(text, sizeof text,
-             "%d ranks, shard %s%s%s, %s, %lld parameters in %d slabs, %d places for micro-batches of %lld "
+             "%d ranks, shard %s%s%s%s, %s, %lld parameters in %d slabs, %d places for micro-batches of %lld "
              "tokens, operations %08x",
              shard->ranks, ot_shard_mode_name(shard->mode), shard->world ? " world" : "",
-             shard->narrow ? " narrow" : "", ot_dtype_name(en->chain.dtype), (long long)params,
-             en->chain.n_slabs, en->plan.max_micro, (long long)en->plan.micro_tokens, operations);
+             shard->narrow ? " narrow" : "", en->plan.crosses ? " in shared memory" : "",
+             ot_dtype_name(en->chain.dtype), (long long)params, en->chain.n_slabs, en->plan.max_micro,
+             (long long)en->plan.micro_tokens, operations);
     OT_TRY(ot_comm_agree(en->comm, "the plan", text));
     if (!ot_plan_has_stages(&en->plan))
         return 0;
@@ -248,7 +233,7 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
     if (en->comm)
         OT_TRY_GOTO(agree(en), rc, out);
     OT_TRY_GOTO(allocate(en), rc, out);
-    OT_TRY_GOTO(ot_engine_open_one_copy(en, config->one_copy), rc, out);
+    OT_TRY_GOTO(ot_engine_open_shared(en, config->shared_memory), rc, out);
     if (en->layout.staging != OT_NO_BUFFER)
         ot_comm_reserve(en->comm, ot_engine_at(en, en->layout.staging), en->plan.staging_bytes);
     OT_TRY_GOTO(ot_lane_open(en->device, "setup", &en->lane), rc, out);
@@ -304,7 +289,7 @@ void ot_engine_close(struct ot_engine *en) {
     ot_device_free(en->device, en->tier_memory[OT_TIER_GPU]);
     if (en->tier_memory[OT_TIER_HOST])
         ot_device_free_pinned(en->device, en->tier_memory[OT_TIER_HOST], en->layout.tier_bytes[OT_TIER_HOST]);
-    ot_engine_close_one_copy(en);
+    ot_engine_close_shared(en);
     ot_schedule_free(&en->train);
     ot_schedule_free(&en->flush);
     ot_schedule_free(&en->gather);
@@ -487,7 +472,7 @@ int ot_engine_prepare_passes(struct ot_engine *en) {
     OT_TRY(ot_engine_drain(en));
     OT_TRY(ot_engine_unstage(en));
     OT_TRY(gather_weights(en));
-    en->one_copy_is_read = en->layout.one_copy_bytes > 0;
+    en->one_copy_is_read = ot_plan_has_one_copy(&en->plan);
     return 0;
 }
 

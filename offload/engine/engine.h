@@ -71,8 +71,8 @@ struct ot_engine_config {
     /* Several ranks (plan.shard): moves bytes between them; outlives the engine. NULL: one rank. */
     struct ot_comm *comm;
     /* Test seam, for ranks that are threads of one process: the memory that they share, of the layout's
-     * one_copy_bytes; outlives the engines. NULL: engines share memory between processes. */
-    void *one_copy;
+     * shared_bytes, zeros; outlives the engines. NULL: engines share memory between processes. */
+    void *shared_memory;
     /* Returns the requests of this rank, as bits below OT_REQUEST_LIMIT that mean something to the caller.
      * Called once in each step, on a thread of the engine. Every rank finds the requests of all ranks in
      * the result of the same step, so all ranks can act on them alike. NULL: none. */

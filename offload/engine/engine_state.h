@@ -113,7 +113,8 @@ struct ot_engine {
     const struct ot_ops *ops;
     struct ot_layout layout;
     char *tier_memory[OT_MEMORIES];
-    bool one_copy_is_mapped, one_copy_is_pinned;
+    bool shared_is_mapped, shared_is_pinned;
+    bool crosses;                       /* the communicator's transfers go through the shared memory */
     bool one_copy_is_read;              /* a forward pass alone has read it since the last step */
     struct ot_store *store;             /* NULL: the plan has nothing on nvme */
     struct ot_store_piece *slab_pieces; /* pieces of one slab's weights, for the nvme_read lane */
@@ -258,11 +259,15 @@ void ot_engine_undo_shadows(struct ot_engine *engine);
  * (engine/diagnose.c). */
 void ot_engine_diagnose_output(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
 
-/* The memory that ranks share (engine/rank_tasks.c). All ranks open it together; it does nothing if the plan
- * has no one copy. given: see engine_config.one_copy. Errors: as ot_shared_memory_map, ot_device_place and
- * ot_device_pin. */
-int ot_engine_open_one_copy(struct ot_engine *engine, void *given);
-void ot_engine_close_one_copy(struct ot_engine *engine);
+/* The memory that ranks share (engine/rank_tasks.c): one copy of weights, or the slots of transfers, which
+ * go through it from then on. All ranks open it together; it does nothing if the plan has neither. given: see
+ * engine_config.shared_memory. Close it when no lane has transfers. Errors: as ot_shared_memory_map,
+ * ot_device_place, ot_device_pin and ot_comm_cross. */
+int ot_engine_open_shared(struct ot_engine *engine, void *given);
+void ot_engine_close_shared(struct ot_engine *engine);
+/* Stages: checks that the communicator's memory on the host has room for each call of transfers in a
+ * schedule. Errors: OT_E_INTERNAL, OT_E_BUDGET (no memory). */
+int ot_engine_check_transfers(const struct ot_engine *engine, const struct ot_schedule *schedule);
 /* Before a step: waits until no rank is in a forward pass alone any more. Errors: OT_E_COMM. */
 int ot_engine_leave_one_copy(struct ot_engine *engine);
 

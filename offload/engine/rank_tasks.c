@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "offload/comm/comm.h"
+#include "offload/comm/crossing.h"
 #include "offload/comm/shared_memory.h"
 #include "offload/engine/engine_state.h"
 #include "src/base/error.h"
@@ -165,28 +166,85 @@ void ot_engine_run_rank_task(struct ot_engine *en, const struct ot_task *task, i
     }
 }
 
-/* ---- one copy ---- */
+/* ---- calls of transfers ---- */
 
-/* The memory of the one copy of weights (plan/slabs.h): maps, places and pins it. */
+/* The link of a half of a transfer; NULL: there is none. */
+static const struct ot_crossing_link *link_of(const struct ot_engine *en, const struct ot_crossing *crossing,
+                                              const struct ot_task_transfer *half) {
+    int own = en->plan.shard.rank, from = half->sends ? own : half->peer, to = half->sends ? half->peer : own;
+    for (int i = 0; i < crossing->n_links; i++)
+        if (crossing->links[i].from == from && crossing->links[i].to == to)
+            return &crossing->links[i];
+    return NULL;
+}
 
-static const char NAME[] = "weights that ranks share";
+static int check_call(const struct ot_engine *en, const struct ot_task_transfer *halves, int n,
+                      const struct ot_crossing *crossing) {
+    size_t all = 0;
+    for (int i = 0; i < n; i++) {
+        size_t bytes =
+            ot_stages_transfer_bytes(&en->chain, halves[i].kind, halves[i].index, en->plan.micro_tokens);
+        const struct ot_crossing_link *link = link_of(en, crossing, &halves[i]);
+        int on_link = 0;
+        for (int k = 0; k < n; k++)
+            on_link += halves[k].peer == halves[i].peer && halves[k].sends == halves[i].sends;
+        if (en->plan.crosses && (!link || link->slots < 2 * on_link || link->slot_bytes < bytes))
+            return ot_fail(OT_E_INTERNAL, "plan: no slots for %d transfers of %zu bytes with rank %d",
+                           on_link, bytes, halves[i].peer);
+        all += bytes;
+    }
+    size_t needed = en->plan.crosses ? 0 : ot_comm_transfer_staging_bytes(en->comm, all);
+    if (needed > en->plan.staging_bytes)
+        return ot_fail(OT_E_INTERNAL, "plan: %zu bytes cross between stages at once, with room for %zu",
+                       needed, en->plan.staging_bytes);
+    return 0;
+}
+
+int ot_engine_check_transfers(const struct ot_engine *en, const struct ot_schedule *schedule) {
+    struct ot_crossing crossing = {0};
+    int rc = 0;
+    if (en->plan.crosses)
+        OT_TRY(ot_stages_list_links(&en->chain, &en->plan, &crossing));
+    for (int i = 0; i < schedule->n_tasks && rc == 0; i++) {
+        const struct ot_task *task = &schedule->tasks[i];
+        rc = check_call(en, schedule->transfers + task->first_transfer, task->n_transfers, &crossing);
+    }
+    free(crossing.links);
+    return rc;
+}
+
+/* ---- shared memory ---- */
+
+static const char NAME[] = "memory that ranks share";
+
+/* Lets transfers go through the memory. */
+static int cross(struct ot_engine *en) {
+    struct ot_crossing crossing;
+    if (en->layout.crossing == OT_NO_BUFFER)
+        return 0;
+    OT_TRY(ot_stages_list_links(&en->chain, &en->plan, &crossing));
+    int rc = ot_comm_cross(en->comm, &crossing, ot_engine_at(en, en->layout.crossing));
+    free(crossing.links);
+    en->crosses = rc == 0;
+    return rc;
+}
 
 /* A rank's part of the pages comes from the memory that is near its device. All ranks place their parts
  * before one pins them: pinning makes pages resident, wherever they are. */
-int ot_engine_open_one_copy(struct ot_engine *en, void *given) {
-    size_t bytes = en->layout.one_copy_bytes, part = bytes / (size_t)ot_shard_ranks(&en->plan.shard);
+int ot_engine_open_shared(struct ot_engine *en, void *given) {
+    size_t bytes = en->layout.shared_bytes, part = bytes / (size_t)ot_shard_ranks(&en->plan.shard);
     void *memory = given;
     if (bytes == 0)
         return 0;
     if (!given)
         OT_TRY(ot_shared_memory_map(en->comm, bytes, &memory));
-    en->one_copy_is_mapped = !given;
-    en->tier_memory[OT_MEMORY_ONE_COPY] = memory;
+    en->shared_is_mapped = !given;
+    en->tier_memory[OT_MEMORY_SHARED] = memory;
     OT_TRY(ot_device_place(en->device, (char *)memory + (size_t)en->plan.shard.rank * part, part, NAME));
     OT_TRY(ot_comm_barrier(en->comm));
     OT_TRY(ot_device_pin(en->device, memory, bytes, part, NAME));
-    en->one_copy_is_pinned = true;
-    return 0;
+    en->shared_is_pinned = true;
+    return cross(en);
 }
 
 /* A step begins with updates of streamed tiles. After a flush these are none, but they write the bytes that
@@ -198,12 +256,14 @@ int ot_engine_leave_one_copy(struct ot_engine *en) {
     return ot_comm_barrier(en->comm);
 }
 
-void ot_engine_close_one_copy(struct ot_engine *en) {
-    size_t bytes = en->layout.one_copy_bytes;
-    void *memory = en->tier_memory[OT_MEMORY_ONE_COPY];
-    if (en->one_copy_is_pinned)
+void ot_engine_close_shared(struct ot_engine *en) {
+    size_t bytes = en->layout.shared_bytes;
+    void *memory = en->tier_memory[OT_MEMORY_SHARED];
+    if (en->crosses)
+        ot_comm_end_crossing(en->comm);
+    if (en->shared_is_pinned)
         ot_device_unpin(en->device, memory, bytes, bytes / (size_t)ot_shard_ranks(&en->plan.shard));
-    if (en->one_copy_is_mapped)
+    if (en->shared_is_mapped)
         ot_shared_memory_unmap(memory, bytes);
 }
 

@@ -193,10 +193,12 @@ int ot_candidate_micro(const struct ot_plan_request *rq, int64_t micro_sequences
     return (int)(ot_shard_own_groups(&rq->shard) * ot_shard_group_micro(&rq->shard, micro));
 }
 
-/* A call of transfers is staged as a whole. */
+/* A call of transfers is staged as a whole, unless the ranks have memory in common for it. */
 static void set_staging(const struct ot_plan_request *rq, struct ot_plan *plan) {
-    bool stages = ot_plan_has_stages(plan) && rq->staging_bytes > 0;
-    size_t call = stages ? ot_stages_bytes_at_once(rq->chain, plan) : 0;
+    bool stages = ot_plan_has_stages(plan);
+    plan->crosses = stages && rq->crosses;
+    bool staged = stages && !rq->crosses && rq->staging_bytes > 0;
+    size_t call = staged ? ot_stages_bytes_at_once(rq->chain, plan) : 0;
     plan->staging_bytes = ot_max(rq->staging_bytes, call);
 }
 
@@ -242,6 +244,7 @@ uint64_t ot_plan_print(const struct ot_plan *p) {
     hash = ot_mix(ot_mix(ot_mix(hash, p->first_round), p->round_micro), p->shadow_frames);
     hash = ot_mix(ot_mix(hash, p->shard.mode), p->shard.rank);
     hash = ot_mix(ot_mix(hash, p->shard.turn_blocks), p->shard.head_layers);
+    hash = ot_mix(ot_mix(hash, p->shard.late_layers), p->shard.late_percent);
     hash = ot_mix(ot_mix(ot_mix(hash, p->shard.in_flight), p->shard.one_copy), p->shard.stages);
     return ot_mix(ot_mix(ot_mix(hash, p->micro_tokens), p->max_micro), p->tile_params);
 }

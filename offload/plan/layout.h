@@ -20,8 +20,8 @@
 #include "offload/plan/slabs.h"
 
 enum { OT_NO_BUFFER = -1 };
-/* The memory of buffers: one allocation a tier, and the memory that ranks share (slabs.h). */
-enum { OT_MEMORY_ONE_COPY = OT_TIER_COUNT, OT_MEMORIES };
+/* The memory of buffers: one allocation a tier, and the memory that ranks share (slabs.h, stages.h). */
+enum { OT_MEMORY_SHARED = OT_TIER_COUNT, OT_MEMORIES };
 /* A slot for the holdings of several slabs begins with the first held parameter of the slab that is in it. */
 enum { OT_HELD_PARAM = -1 };
 
@@ -33,7 +33,7 @@ struct ot_buffer {
     size_t offset;    /* in its memory */
     /* It is in the memory that ranks share. `bytes` and `reserved` are those of a rank's share, and the
      * buffer takes `reserved` there for each rank. */
-    bool one_copy;
+    bool is_shared;
     int sides; /* sides of its extents on nvme (store.h); 1 on other tiers */
     int n_tiles;
     int first_extent;    /* nvme: the extent of its first tile */
@@ -126,10 +126,11 @@ struct ot_layout {
      * ot_engine_control */
     int control;
     int staging;    /* host: for the communicator; OT_NO_BUFFER: it needs none */
+    int crossing;   /* shared: the slots of transfers between stages; OT_NO_BUFFER: the plan has none */
     int meeting;    /* gpu, one copy: [ranks][OT_MEETING_BYTES] for MEET; else OT_NO_BUFFER */
     int loss_scale; /* gpu, fp16: loss scale of the present step */
     size_t tier_bytes[OT_TIER_COUNT]; /* the rank's own memory */
-    size_t one_copy_bytes;            /* memory that the ranks share */
+    size_t shared_bytes;              /* memory that the ranks share */
     int n_extents;
     size_t *extent_bytes; /* [n_extents] */
     int *extent_sides;    /* [n_extents] */
@@ -158,7 +159,7 @@ enum { OT_MEETING_BYTES = 8 };
 /* The address of a buffer. memory: [OT_MEMORIES]. */
 static inline void *ot_layout_at(const struct ot_layout *layout, char *const *memory, int buffer) {
     const struct ot_buffer *b = &layout->buffers[buffer];
-    return memory[b->one_copy ? OT_MEMORY_ONE_COPY : (int)b->tier] + b->offset;
+    return memory[b->is_shared ? OT_MEMORY_SHARED : (int)b->tier] + b->offset;
 }
 
 /* The units (slabs.h) before `first` in a buffer that has this slab. */

@@ -76,6 +76,19 @@ int ot_layout_add(struct ot_layout_maker *mk, enum ot_tier tier, const char *nam
     return add_row(mk, tier, name, bytes, n_tiles, 1, 1);
 }
 
+int ot_layout_add_shared(struct ot_layout_maker *mk, const char *name, size_t bytes, int n_tiles) {
+    struct ot_layout *layout = mk->layout;
+    int buffer = ot_layout_add(mk, OT_TIER_HOST, name, bytes, n_tiles);
+    if (buffer == OT_NO_BUFFER)
+        return OT_NO_BUFFER;
+    struct ot_buffer *b = &layout->buffers[buffer];
+    layout->tier_bytes[OT_TIER_HOST] -= b->reserved; /* it is not in the rank's own memory */
+    b->is_shared = true;
+    b->offset = layout->shared_bytes;
+    layout->shared_bytes += (size_t)ot_shard_ranks(&mk->plan->shard) * b->reserved;
+    return buffer;
+}
+
 static bool make_room_for_extents(struct ot_layout_maker *mk, int n) {
     struct ot_layout *layout = mk->layout;
     while (layout->n_extents + n > mk->extent_capacity) {

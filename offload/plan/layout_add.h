@@ -25,6 +25,8 @@ void ot_layout_add_to_ledger(struct ot_ledger *ledger, int *entry, const struct 
 
 /* Adds a buffer that tasks use in n_tiles tiles. Returns its index. */
 int ot_layout_add(struct ot_layout_maker *mk, enum ot_tier tier, const char *name, size_t bytes, int n_tiles);
+/* Adds a buffer to the memory that the ranks share: `bytes` for each rank. */
+int ot_layout_add_shared(struct ot_layout_maker *mk, const char *name, size_t bytes, int n_tiles);
 /* The same, for a buffer that begins with unit `first` of its slab. */
 int ot_layout_add_from(struct ot_layout_maker *mk, enum ot_tier tier, const char *name, int64_t first,
                        size_t bytes, int n_tiles);

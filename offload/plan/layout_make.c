@@ -92,21 +92,22 @@ static void add_training(struct ot_layout_maker *mk, int s) {
             ot_layout_add_from(mk, OT_TIER_HOST, "kept gradients", held.first, (size_t)held.n * 4, 1);
 }
 
-/* Adds the whole slab in the memory that the ranks share. */
+/* The whole slab. */
 static int add_one_copy(struct ot_layout_maker *mk, int slab) {
-    struct ot_layout *layout = mk->layout;
-    const struct ot_shard *shard = &mk->plan->shard;
-    int64_t share = ot_shard_share(shard, ot_slab_units(mk->chain, slab));
-    int buffer = ot_layout_add(mk, OT_TIER_HOST, "weights", ot_slab_bytes(mk->chain, slab, share),
-                               ot_slab_used_tiles(mk->chain, mk->plan, slab));
-    if (buffer == OT_NO_BUFFER)
+    int64_t share = ot_shard_share(&mk->plan->shard, ot_slab_units(mk->chain, slab));
+    return ot_layout_add_shared(mk, "weights", ot_slab_bytes(mk->chain, slab, share),
+                                ot_slab_used_tiles(mk->chain, mk->plan, slab));
+}
+
+static int add_crossing(struct ot_layout_maker *mk) {
+    struct ot_crossing crossing;
+    size_t ranks = (size_t)ot_shard_ranks(&mk->plan->shard);
+    if (!mk->plan->crosses || mk->rc < 0)
         return OT_NO_BUFFER;
-    struct ot_buffer *b = &layout->buffers[buffer];
-    layout->tier_bytes[OT_TIER_HOST] -= b->reserved; /* it is not in the rank's own memory */
-    b->one_copy = true;
-    b->offset = layout->one_copy_bytes;
-    layout->one_copy_bytes += (size_t)ot_shard_ranks(shard) * b->reserved;
-    return buffer;
+    mk->rc = ot_stages_list_links(mk->chain, mk->plan, &crossing);
+    size_t bytes = mk->rc < 0 ? 0 : ot_crossing_bytes(&crossing);
+    free(crossing.links);
+    return ot_layout_add_shared(mk, "communicator", (bytes + ranks - 1) / ranks, 1);
 }
 
 /* Units of a buffer for the shares of all holders: the slab, rounded up to equal shares. */
@@ -539,6 +540,7 @@ static void add_step_buffers(struct ot_layout_maker *mk) {
     layout->staging = plan->staging_bytes > 0
                           ? ot_layout_add(mk, OT_TIER_HOST, "communicator", plan->staging_bytes, 1)
                           : OT_NO_BUFFER;
+    layout->crossing = add_crossing(mk);
     layout->meeting = OT_NO_BUFFER;
     if (ot_plan_has_one_copy(plan))
         layout->meeting = ot_layout_add(mk, OT_TIER_GPU, "batches, results",

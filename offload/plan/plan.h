@@ -127,6 +127,9 @@ struct ot_shard {
     int turn_blocks;
     /* stages: the work of the last block, in layers: the rank that has it gets fewer others */
     int head_layers;
+    /* stages with one turn each: each of the last `late_layers` layers is `late_percent` of the first one's
+     * work, as in a decoder behind an encoder. 0: all layers are the same work */
+    int late_layers, late_percent;
     int in_flight; /* stages: the most rounds of a step that are under way at the same time; 0: one */
     int stages;    /* stages: how many there are; a divisor of `ranks`; 0: one for each rank */
 };
@@ -302,6 +305,7 @@ struct ot_plan {
     int pinned_contents;
     /* Pinned bytes of the communicator, if it takes only host memory and the device has its own (comm.h). */
     size_t staging_bytes;
+    bool crosses;       /* stages: transfers go through memory that all ranks pin (stages.h) */
     int snapshot_slots; /* host slots that pass a checkpoint to the disk (snapshot.h); 0: none */
     struct ot_kept_blocks kept[OT_TIER_COUNT]; /* inner activations for backward, by tier (slabs.h) */
     int kept_slots,

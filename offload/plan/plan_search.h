@@ -51,6 +51,7 @@ struct ot_plan_request {
     int rounds;                /* rounds of a step (slabs.h); 0: one, or as few as fit */
     struct ot_shard shard;     /* this rank's, like the budgets */
     size_t staging_bytes;      /* same as in struct ot_plan */
+    bool crosses;              /* the same, for plans with stages */
     /* Bytes of the budgets that the caller uses itself: the key/value cache of generate; rows in memory. */
     int64_t extra_device_bytes, extra_host_bytes;
 };

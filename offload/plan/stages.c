@@ -86,6 +86,85 @@ size_t ot_stages_bytes_at_once(const struct ot_chain *chain, const struct ot_pla
     return bytes;
 }
 
+/* ---- links ---- */
+
+/* The links by their ranks: [ranks][ranks]. One without slots is not used. */
+struct link_table {
+    const struct ot_shard *shard;
+    struct ot_crossing_link *links;
+};
+
+/* Notes that a rank sends bytes to another, with up to `transfers` transfers of a call on the link. */
+static void note_link(const struct link_table *t, int from, int to, int transfers, size_t bytes) {
+    struct ot_crossing_link *link = &t->links[from * t->shard->ranks + to];
+    if (from == to)
+        return;
+    *link = (struct ot_crossing_link){from, to, ot_max(2 * transfers, link->slots),
+                                      ot_max(bytes, link->slot_bytes)};
+}
+
+/* The same for two stages, in each replica. */
+static void note_stages(const struct link_table *t, int from, int to, int transfers, size_t bytes) {
+    for (int holder = 0; holder < ot_shard_holders(t->shard); holder++)
+        note_link(t, ot_shard_rank_of(t->shard, holder, from), ot_shard_rank_of(t->shard, holder, to),
+                  transfers, bytes);
+}
+
+/* The transfers of a unit of the block: a boundary or its gradient, and what it has of shared slabs. */
+static int transfers_of(const struct ot_chain *chain, int block) {
+    int n = 1;
+    for (int u = 0; u < chain->blocks[block].n_uses; u++)
+        n += chain->slabs[chain->blocks[block].uses[u].slab].shared;
+    return n;
+}
+
+/* The weights of a shared slab come from the user before, its sums go to the owner. */
+static void note_shared(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
+                        const struct link_table *t) {
+    size_t bytes = (size_t)chain->slabs[slab].n_params * sizeof(float);
+    int before = -1;
+    for (int b = 0; b < chain->n_blocks && chain->slabs[slab].shared; b++) {
+        if (!uses_slab(chain, b, slab))
+            continue;
+        int stage = ot_block_owner(chain, plan, b);
+        if (before >= 0)
+            note_stages(t, ot_block_owner(chain, plan, before), stage, transfers_of(chain, before), bytes);
+        if (plan->train)
+            note_stages(t, stage, plan->slabs[slab].owner, transfers_of(chain, b), bytes);
+        before = b;
+    }
+}
+
+static void note_links(const struct ot_chain *chain, const struct ot_plan *plan, const struct link_table *t) {
+    size_t boundary = ot_stages_transfer_bytes(chain, OT_TRANSFER_BOUNDARY, 0, plan->micro_tokens);
+    size_t piece = plan->staging_bytes / (2 * (size_t)t->shard->ranks);
+    int holders = ot_shard_holders(t->shard);
+    for (int b = 0; b + 1 < chain->n_blocks; b++) {
+        int stage = ot_block_owner(chain, plan, b), next = ot_block_owner(chain, plan, b + 1);
+        note_stages(t, stage, next, 1, boundary);
+        if (plan->train)
+            note_stages(t, next, stage, 1, boundary);
+    }
+    for (int s = 0; s < chain->n_slabs; s++)
+        note_shared(chain, plan, s, t);
+    for (int a = 0; a < t->shard->ranks && piece > 0; a++)
+        for (int b = a - a % holders; b < a - a % holders + holders; b++)
+            note_link(t, a, b, 1, piece);
+}
+
+int ot_stages_list_links(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_crossing *out) {
+    size_t pairs = (size_t)plan->shard.ranks * (size_t)plan->shard.ranks;
+    const struct link_table t = {&plan->shard, calloc(pairs, sizeof *t.links)};
+    *out = (struct ot_crossing){.links = t.links};
+    if (!t.links)
+        return ot_fail(OT_E_BUDGET, "no memory for the links of %d ranks", plan->shard.ranks);
+    note_links(chain, plan, &t);
+    for (size_t i = 0; i < pairs; i++)
+        if (t.links[i].slots > 0)
+            t.links[out->n_links++] = t.links[i];
+    return 0;
+}
+
 /* ---- the division ---- */
 
 static bool share_a_slab(const struct ot_block_spec *a, const struct ot_block_spec *b) {
@@ -113,12 +192,47 @@ static int layers_of(const struct ot_chain *chain, const struct ot_shard *shard,
     return rest / others + (number < rest % others);
 }
 
+/* Gives each stage in its turn as many layers as `limit` percent of the first layer's work allow, but at
+ * least one, unless the head is its work. False: some stage has more work than that. */
+static bool deal_within(const struct ot_chain *chain, const struct ot_shard *shard, int limit, int *counts) {
+    int n = chain->n_blocks - 2, stages = ot_shard_stages(shard), next = 0;
+    int head = shard->head_layers > 0 ? head_stage(chain, shard) : -1;
+    for (int stage = 0; stage < stages; stage++) {
+        int work = stage == head ? 100 * shard->head_layers : 0;
+        int later = stages - 1 - stage - (head > stage); /* stages that need a layer */
+        counts[stage] = 0;
+        while (next < n) {
+            int more = next < n - shard->late_layers ? 100 : shard->late_percent;
+            bool must = counts[stage] == 0 && stage != head;
+            if (!must && (work + more > limit || n - next <= later))
+                break;
+            work += more;
+            counts[stage]++;
+            next++;
+        }
+        if (work > limit)
+            return false;
+    }
+    return next == n;
+}
+
+/* The number of layers of each stage. counts: [OT_MAX_RANKS]. */
+static void count_layers(const struct ot_chain *chain, const struct ot_shard *shard, int *counts) {
+    int n = chain->n_blocks - 2, stages = ot_shard_stages(shard), late = shard->late_layers;
+    int limit = (100 * (n - late + shard->head_layers) + shard->late_percent * late) / stages;
+    bool by_work = late > 0 && shard->turn_blocks == 0 && n >= stages;
+    for (int stage = 0; stage < stages; stage++)
+        counts[stage] = layers_of(chain, shard, stage);
+    while (by_work && !deal_within(chain, shard, limit, counts))
+        limit++;
+}
+
 /* The stage of layer number i. */
-static int layer_stage(const struct ot_chain *chain, const struct ot_shard *shard, int i) {
+static int layer_stage(const struct ot_chain *chain, const struct ot_shard *shard, const int *counts, int i) {
     int most = shard->turn_blocks > 0 ? shard->turn_blocks : chain->n_blocks;
     for (int turn = 0;; turn++)
         for (int stage = 0; stage < ot_shard_stages(shard); stage++) {
-            int left = layers_of(chain, shard, stage) - turn * most, taken = ot_min(left, most);
+            int left = counts[stage] - turn * most, taken = ot_min(left, most);
             if (taken > 0 && i < taken)
                 return stage;
             i -= ot_max(taken, 0);
@@ -126,8 +240,11 @@ static int layer_stage(const struct ot_chain *chain, const struct ot_shard *shar
 }
 
 int ot_shard_layers(const struct ot_chain *chain, const struct ot_shard *shard) {
-    return ot_shard_stages(shard) > 1 ? layers_of(chain, shard, ot_shard_stage(shard))
-                                      : ot_max(chain->n_blocks - 2, 0);
+    int counts[OT_MAX_RANKS];
+    if (ot_shard_stages(shard) == 1)
+        return ot_max(chain->n_blocks - 2, 0);
+    count_layers(chain, shard, counts);
+    return counts[ot_shard_stage(shard)];
 }
 
 /* Gives the block's slabs to a stage. */
@@ -151,7 +268,7 @@ static int give(const struct ot_chain *chain, struct ot_plan *plan, int block, i
 
 int ot_stages_divide(const struct ot_chain *chain, struct ot_plan *plan) {
     const struct ot_shard *shard = &plan->shard;
-    int n = chain->n_blocks - 2;
+    int n = chain->n_blocks - 2, counts[OT_MAX_RANKS];
     if (!ot_plan_has_stages(plan))
         return 0;
     if (n < ot_shard_stages(shard))
@@ -160,9 +277,10 @@ int ot_stages_divide(const struct ot_chain *chain, struct ot_plan *plan) {
                              ot_shard_stages(shard));
     for (int s = 0; s < chain->n_slabs; s++)
         plan->slabs[s].owner = -1;
+    count_layers(chain, shard, counts);
     OT_TRY(give(chain, plan, 0, 0));
     for (int i = 0; i < n; i++)
-        OT_TRY(give(chain, plan, i + 1, layer_stage(chain, shard, i)));
+        OT_TRY(give(chain, plan, i + 1, layer_stage(chain, shard, counts, i)));
     return give(chain, plan, chain->n_blocks - 1, head_stage(chain, shard));
 }
 

@@ -18,7 +18,9 @@
  * pipeline, arXiv 2211.05953; round-robin stages, arXiv 2604.27085). With one turn each (CONTIGUOUS,
  * turn_blocks 0) activations cross least. The head belongs to the last rank. If it shares a slab with the
  * embedding, it belongs to rank 0: the slab has one owner, and no weight crosses. A large vocabulary makes
- * the head as much work as some layers, so its rank gets fewer of them (shard.head_layers).
+ * the head as much work as some layers, so its rank gets fewer of them (shard.head_layers). The layers of a
+ * decoder behind an encoder are more work than the encoder's: contiguous stages then have equal work, and not
+ * equally many layers (shard.late_layers).
  *
  * All blocks that use a slab have one owner, but for SHARED SLABS (offload/block.h), such as the position
  * biases of a T5. The owner of a shared slab is the rank of the first block that uses it: it alone has the
@@ -56,11 +58,17 @@
  *
  * MEMORY. A rank has slots for its own slabs; the activations that enter its blocks, which
  * backward reads again; and two buffers for activations on their way out.
+ *
+ * CROSSING. If the communicator takes only host memory and all ranks are on one host, transfers go through
+ * memory that all ranks map and pin (plan.crosses, comm/crossing.h): once written and once read. Its links
+ * follow from the owners of the blocks, so all ranks have the same. The ledger of a rank has 1/W of it, about
+ * as many bytes as a call of transfers needs otherwise.
  */
 #ifndef OT_OFFLOAD_PLAN_STAGES_H
 #define OT_OFFLOAD_PLAN_STAGES_H
 
 #include "offload/block.h"
+#include "offload/comm/crossing.h"
 #include "offload/plan/plan.h"
 
 /* Buffers for activations on their way to another rank: one is sent while the next is computed. */
@@ -107,6 +115,9 @@ size_t ot_stages_transfer_bytes(const struct ot_chain *chain, enum ot_transfer_k
 /* The most bytes that a rank sends and receives in one tick. A communicator that takes only host memory
  * brings all of them there. */
 size_t ot_stages_bytes_at_once(const struct ot_chain *chain, const struct ot_plan *plan);
+/* Lists the links of all ranks: those between stages, and those between the holders of a slab, which exchange
+ * in the pieces of the communicator's staging memory. Free out->links. Errors: OT_E_BUDGET (no memory). */
+int ot_stages_list_links(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_crossing *out);
 /* The number of layers that the division gives to the shard's rank; without stages: all. */
 int ot_shard_layers(const struct ot_chain *chain, const struct ot_shard *shard);
 /* The number of this rank's middle blocks from block `first` on. */

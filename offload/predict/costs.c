@@ -399,6 +399,32 @@ static bool is_inside(const struct context *c, const struct ot_task *task) {
            host_ranks % ot_shard_holders(&c->plan->shard) == 0;
 }
 
+static struct ot_transfer_rate transfer_rate(const struct ot_rates *rates, bool between, int sharers) {
+    struct ot_transfer_rate rate = between ? rates->between : rates->inside;
+    return rate.bytes > 0 ? (struct ot_transfer_rate){rate.bytes / (between ? sharers : 1), rate.seconds}
+                          : (struct ot_transfer_rate){rates->comm_bytes, rates->comm_seconds};
+}
+
+static bool is_between(const struct ot_rates *rates, const struct ot_shard *shard, int peer) {
+    int of_host = rates->host_ranks;
+    return of_host > 0 && peer / of_host != shard->rank / of_host;
+}
+
+struct ot_transfer_rate ot_costs_transfer_rate(const struct ot_costs *costs, const struct ot_shard *shard,
+                                               int peer) {
+    const struct ot_rates *rates = &costs->rates;
+    int sharers = ot_min(rates->host_ranks, ot_shard_holders(shard));
+    return transfer_rate(rates, is_between(rates, shard, peer), sharers);
+}
+
+static struct ot_transfer_rate comm_rate(const struct context *c, const struct ot_task *task) {
+    const struct ot_rates *rates = &c->costs->rates;
+    if (task->kind == OT_TASK_TRANSFER)
+        return transfer_rate(rates, false, 1);
+    return is_inside(c, task) ? (struct ot_transfer_rate){rates->host_comm_bytes, rates->host_comm_seconds}
+                              : (struct ot_transfer_rate){rates->comm_bytes, rates->comm_seconds};
+}
+
 static double rate_of(const struct context *c, const struct ot_task *task) {
     const struct ot_rates *rates = &c->costs->rates;
     if (task->kind == OT_TASK_DECODE && c->costs->decode_bytes > 0)
@@ -408,7 +434,7 @@ static double rate_of(const struct context *c, const struct ot_task *task) {
         [OT_LANE_H2D] = rates->h2d_bytes,
         [OT_LANE_COMPUTE] = updates ? update_rate(rates, c->chain->state) : rates->device_bytes,
         [OT_LANE_D2H] = rates->d2h_bytes,
-        [OT_LANE_COMM] = is_inside(c, task) ? rates->host_comm_bytes : rates->comm_bytes,
+        [OT_LANE_COMM] = comm_rate(c, task).bytes,
         [OT_LANE_CPU] = rates->adamw_bytes[c->chain->state],
         [OT_LANE_NVME_READ] = rates->nvme_read_bytes,
         [OT_LANE_NVME_WRITE] = rates->nvme_write_bytes,
@@ -420,8 +446,7 @@ static double rate_of(const struct context *c, const struct ot_task *task) {
 static double start_seconds(const struct context *c, const struct ot_task *task) {
     const struct ot_rates *rates = &c->costs->rates;
     enum ot_lane_id lane = task->lane;
-    return is_inside(c, task)           ? rates->host_comm_seconds
-           : lane == OT_LANE_COMM       ? rates->comm_seconds
+    return lane == OT_LANE_COMM         ? comm_rate(c, task).seconds
            : lane == OT_LANE_NVME_READ  ? rates->nvme_read_seconds
            : lane == OT_LANE_NVME_WRITE ? rates->nvme_write_seconds
                                         : 0;
@@ -485,6 +510,25 @@ struct ot_task_cost ot_costs_of_task(const struct ot_costs *costs, const struct 
         add_work(&c, task, OT_WORK_FORWARD, &cost);
     else if (task->kind == OT_TASK_BACKWARD)
         add_backward(&c, task, &cost);
+    if (costs->slower[task->lane] > 0)
+        cost.seconds *= costs->slower[task->lane];
+    return cost;
+}
+
+struct ot_task_cost ot_costs_of_transfer(const struct ot_costs *costs, const struct ot_chain *chain,
+                                         const struct ot_plan *plan, const struct ot_layout *layout,
+                                         const struct ot_schedule *schedule, const struct ot_task *task) {
+    struct ot_task_cost cost = ot_costs_of_task(costs, chain, plan, layout, task);
+    const struct ot_task_transfer *halves = schedule->transfers + task->first_transfer;
+    double seconds[2][2] = {{0}}, longest = 0; /* by host and direction */
+    for (int i = 0; i < task->n_transfers; i++) {
+        double rate = ot_costs_transfer_rate(costs, &plan->shard, halves[i].peer).bytes;
+        bool between = is_between(&costs->rates, &plan->shard, halves[i].peer);
+        seconds[between][halves[i].sends] += time_of((double)layout->buffers[halves[i].buffer].bytes, rate);
+    }
+    for (int between = 0; between < 2; between++)
+        longest = fmax(longest, fmax(seconds[between][0], seconds[between][1]));
+    cost.seconds = costs->rates.task_seconds + longest;
     if (costs->slower[task->lane] > 0)
         cost.seconds *= costs->slower[task->lane];
     return cost;

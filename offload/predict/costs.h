@@ -71,6 +71,17 @@ struct ot_task_cost ot_costs_of_task(const struct ot_costs *costs, const struct 
                                      const struct ot_plan *plan, const struct ot_layout *layout,
                                      const struct ot_task *task);
 
+/* The rate of transfers between this rank and another, which is on the same host or not. The replicas of a
+ * pipeline that are on one host cross the network at the same time. */
+struct ot_transfer_rate ot_costs_transfer_rate(const struct ot_costs *costs, const struct ot_shard *shard,
+                                               int peer);
+/* The cost of a TRANSFER of the schedule: its halves inside the host and beyond advance at the same time. It
+ * has no time of a transfer without bytes: several may be on their way (simulate_ranks.h). For a transfer,
+ * ot_costs_of_task takes all ranks to be on one host. */
+struct ot_task_cost ot_costs_of_transfer(const struct ot_costs *costs, const struct ot_chain *chain,
+                                         const struct ot_plan *plan, const struct ot_layout *layout,
+                                         const struct ot_schedule *schedule, const struct ot_task *task);
+
 /* FLOPs of one training step of full micro-batches, as counted for MFU: 6 N a token, plus three times the
  * attention of forward. Recomputation does not count. */
 double ot_costs_model_flops(const struct ot_costs *costs, const struct ot_chain *chain,

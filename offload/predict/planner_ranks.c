@@ -7,11 +7,26 @@
 #include "offload/predict/planner_state.h"
 #include "src/base/error.h"
 
-/* The work of the last block, in layers. */
-static int head_layers(const struct ot_chain *chain, const struct ot_costs *costs) {
-    const struct ot_block_cost *layer = &costs->blocks[1], *head = &costs->blocks[costs->n_blocks - 1];
-    double one = layer->forward.per_token + layer->backward.per_token;
-    return chain->n_blocks > 2 && one > 0 ? (int)lround(head->backward.per_token / one) : 0;
+static double work_of(const struct ot_costs *costs, int block) {
+    return costs->blocks[block].forward.per_token + costs->blocks[block].backward.per_token;
+}
+
+/* Sets the work of the last block, in layers, and that of a decoder's layers. */
+static void set_work(const struct ot_chain *chain, const struct ot_costs *costs, struct ot_shard *stages) {
+    static const double ALIKE = 0.1; /* estimates of equal layers are equal, measured ones nearly */
+    int last = chain->n_blocks - 2, late = 0;
+    double first = last > 0 ? work_of(costs, 1) : 0;
+    stages->head_layers = stages->late_layers = stages->late_percent = 0;
+    if (first <= 0)
+        return;
+    double end = work_of(costs, last);
+    stages->head_layers = (int)lround(costs->blocks[last + 1].backward.per_token / first);
+    while (late < last && fabs(work_of(costs, last - late) - end) < ALIKE * end)
+        late++;
+    if (!chain->has_pairs || late == last)
+        return;
+    stages->late_layers = late;
+    stages->late_percent = (int)lround(100 * end / first);
 }
 
 static bool is_refusal(int rc) {
@@ -59,7 +74,7 @@ static void add_stages(struct contest *c, int number, double handicap) {
     struct ot_shard stages = c->request->shard;
     stages.mode = OT_SHARD_STAGES;
     stages.stages = number;
-    stages.head_layers = head_layers(c->request->chain, c->costs);
+    set_work(c->request->chain, c->costs, &stages);
     stages.turn_blocks = 1;
     stages.in_flight = 0;
     add(c, stages, handicap);

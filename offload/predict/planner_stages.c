@@ -265,7 +265,7 @@ static int choose(const struct ot_plan_request *request, const struct ot_costs *
 static bool may_halve(const struct ot_plan_request *request, const struct ot_planner_result *result,
                       double limit) {
     return request->micro_sequences == 0 && result->forced.micro_sequences > 1 &&
-           result->plan.max_micro < FEW_MICRO * ot_shard_stages(&request->shard) &&
+           result->plan.max_micro <= FEW_MICRO * ot_shard_stages(&request->shard) &&
            result->prediction.step_seconds * (1 - HOPE_STARTS) < limit;
 }
 
@@ -288,25 +288,40 @@ static int choose_rounds(const struct ot_plan_request *request, const struct ot_
     return ot_error_load(&why);
 }
 
+/* Searches with half the micro-batch, from the plan of *out in another number of rounds. Returns 1 if that
+ * gains enough, with the result in *out; 0 if it does not, or has no plan. */
+static int halve(const struct ot_plan_request *request, const struct ot_costs *costs, int rounds,
+                 double limit, struct ot_planner_result *out) {
+    struct ot_plan_request half = *request, start = out->forced;
+    struct ot_planner_result other;
+    double most = out->prediction.step_seconds * (1 - OT_PLANNER_MARGIN);
+    half.micro_sequences = start.micro_sequences = out->forced.micro_sequences / 2;
+    start.rounds = rounds;
+    int rc = choose(&half, costs, &start, fmin(limit, most), &other);
+    out->tried += other.tried;
+    if (rc < 0 || other.prediction.step_seconds >= most) {
+        ot_plan_free(&other.plan);
+        return rc == -OT_E_BUDGET || rc == -OT_E_USAGE ? 0 : rc;
+    }
+    other.tried = out->tried;
+    ot_plan_free(&out->plan);
+    *out = other;
+    return 1;
+}
+
+/* Half the micro-batch in twice the rounds needs half the memory of a round; in as many rounds, it fetches
+ * weights no more often. */
 int ot_stages_choose(const struct ot_plan_request *request, const struct ot_costs *costs, double limit,
                      struct ot_planner_result *out) {
     OT_TRY(choose_rounds(request, costs, limit, out));
     while (may_halve(request, out, limit)) {
-        struct ot_plan_request half = *request, start = out->forced;
-        struct ot_planner_result other;
         int rounds = ot_plan_rounds(&out->plan);
-        double most = out->prediction.step_seconds * (1 - OT_PLANNER_MARGIN);
-        half.micro_sequences = start.micro_sequences = out->forced.micro_sequences / 2;
-        start.rounds = request->rounds || rounds == 1 ? rounds : 2 * rounds;
-        int rc = choose(&half, costs, &start, fmin(limit, most), &other);
-        out->tried += other.tried;
-        if (rc < 0 || other.prediction.step_seconds >= most) {
-            ot_plan_free(&other.plan);
-            return rc == -OT_E_BUDGET || rc == -OT_E_USAGE ? 0 : rc;
-        }
-        other.tried = out->tried;
-        ot_plan_free(&out->plan);
-        *out = other;
+        bool open = request->rounds == 0 && rounds > 1;
+        int rc = halve(request, costs, open ? 2 * rounds : rounds, limit, out);
+        if (rc == 0 && open)
+            rc = halve(request, costs, rounds, limit, out);
+        if (rc <= 0)
+            return rc;
     }
     return 0;
 }

@@ -21,7 +21,9 @@
  *   host memory            2           2              written once, read once
  *
  * Network between hosts: comm_bytes is then the share of a rank in its host's network rate. Holders of a
- * stage (plan/stages.h) that are on one host do not use the network, so these have rates of their own.
+ * stage (plan/stages.h) that are on one host do not use the network, so these have rates of their own. So
+ * have transfers from one rank to one other: those inside a host, and those between hosts, which divide the
+ * network of the host with the transfers that cross at the same time.
  */
 #ifndef OT_OFFLOAD_PREDICT_RATES_H
 #define OT_OFFLOAD_PREDICT_RATES_H
@@ -76,6 +78,12 @@ struct ot_rates {
      * known. */
     int host_ranks;
     double host_comm_bytes, host_comm_seconds;
+    /* Transfers between stages: bytes/s in one direction, while the other direction works too, and the time
+     * of one without bytes. between: the network of a host, if host_ranks is known; else all transfers are as
+     * inside. 0: as comm_bytes and comm_seconds. */
+    struct ot_transfer_rate {
+        double bytes, seconds;
+    } inside, between;
     double comm_seconds; /* time of an operation without bytes */
     double comm_link;    /* bytes that cross the rank's link for each byte that it receives */
     double comm_memory;  /* bytes of host memory that are read or written for each byte that it receives */

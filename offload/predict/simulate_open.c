@@ -32,9 +32,11 @@ static int list_tasks(struct sim *sim) {
             (struct sim_task){.lane = (uint8_t)task->lane, .kind = (uint8_t)task->kind, .shadow = -1};
         int before = last[task->kind];
         last[task->kind] = i;
-        sim->costs[i] = i > 0 && run_alike(&sim->schedule->tasks[before], task)
-                            ? sim->costs[before]
-                            : ot_costs_of_task(c->costs, c->chain, c->plan, c->layout, task);
+        sim->costs[i] =
+            i > 0 && run_alike(&sim->schedule->tasks[before], task) ? sim->costs[before]
+            : task->kind == OT_TASK_TRANSFER
+                ? ot_costs_of_transfer(c->costs, c->chain, c->plan, c->layout, sim->schedule, task)
+                : ot_costs_of_task(c->costs, c->chain, c->plan, c->layout, task);
         if (!(sim->costs[i].seconds >= 0) || isinf(sim->costs[i].seconds))
             return ot_fail(OT_E_USAGE, "cannot predict a step: the time of task '%s' on lane %s is unknown",
                            ot_task_kind_name(task->kind), ot_lane_name(task->lane));

@@ -7,6 +7,10 @@
 #include "offload/plan/stages.h"
 #include "offload/predict/simulate_state.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
+
+/* Times of two ranks that differ by less than this, in seconds, are equal. */
+static const double ROUNDING = 1e-9;
 
 /* A rank, and what it waits for. Tasks of the comm lane have their numbers in the lane. */
 struct member {
@@ -21,9 +25,13 @@ struct member {
      * there for another rank. */
     int64_t at;
     bool is_waiting;
+    bool is_delayed; /* it waits there only for what is on its way */
+    double *came;    /* [2 x comm tasks] when the rank came to the tasks of this step and the step before */
     int *first_wait; /* [comm tasks + 1] */
     struct wait {
         int rank, next; /* the other rank's task */
+        double delay;   /* what it sends is so long on its way */
+        bool is_send;
     } * waits;
 };
 
@@ -48,6 +56,12 @@ static bool is_of_all(const struct ot_task *task) {
     return task->tick == INT_MAX;
 }
 
+/* What a rank sends to all is so long on its way. */
+static double delay_of_all(const struct pipeline *p) {
+    double slower = p->costs->slower[OT_LANE_COMM];
+    return p->costs->rates.comm_seconds * (slower > 0 ? slower : 1);
+}
+
 /* The number of the rank's task of a tick. Ticks of a lane rise. */
 static int find_tick(const struct member *m, int tick) {
     int low = 0, high = comm_count(m) - 1;
@@ -66,29 +80,52 @@ static int list_waits(struct pipeline *p, struct member *m) {
     int n = comm_count(m), used = 0;
     m->first_wait = calloc((size_t)n + 1, sizeof *m->first_wait);
     m->waits = calloc((size_t)(m->schedule.n_transfers + p->ranks), sizeof *m->waits);
-    if (!m->first_wait || !m->waits)
+    m->came = calloc(2 * (size_t)n + 1, sizeof *m->came);
+    if (!m->first_wait || !m->waits || !m->came)
         return ot_fail(OT_E_BUDGET, "no memory to simulate %d ranks", p->ranks);
     for (int i = 0; i < n; i++) {
         const struct ot_task *task = comm_task(m, i);
         int tick = task->tick;
         for (int k = 0; k < task->n_transfers; k++) {
-            int peer = m->schedule.transfers[task->first_transfer + k].peer / p->replicas;
-            m->waits[used++] = (struct wait){peer, find_tick(&p->members[peer], tick)};
+            const struct ot_task_transfer *half = &m->schedule.transfers[task->first_transfer + k];
+            const struct ot_shard *shard = &m->simulation.plan->shard;
+            int peer = half->peer / p->replicas;
+            double delay = half->sends ? 0 : ot_costs_transfer_rate(p->costs, shard, half->peer).seconds;
+            m->waits[used++] = (struct wait){peer, find_tick(&p->members[peer], tick), delay, half->sends};
         }
         for (int r = 0; r < p->ranks && is_of_all(task); r++)
             if (r != m - p->members)
-                m->waits[used++] = (struct wait){r, find_tick(&p->members[r], tick)};
+                m->waits[used++] = (struct wait){r, find_tick(&p->members[r], tick), delay_of_all(p), false};
         m->first_wait[i + 1] = used;
     }
     return 0;
 }
 
+/* When a task of the rank may begin, as far as others are concerned; INFINITY: one of them has not come. A
+ * rank may send to one that is behind because earlier activations are still on their way: these do not fill a
+ * link. */
+static double may_begin_at(const struct member *m, int64_t step, int next) {
+    double at = 0;
+    for (int i = m->first_wait[next]; i < m->first_wait[next + 1]; i++) {
+        const struct wait *wait = &m->waits[i];
+        const struct member *other = &m->of->members[wait->rank];
+        int n = comm_count(other);
+        if (!ot_sim_has_come(&other->sim, step, wait->next) && !(wait->is_send && other->is_delayed))
+            return INFINITY;
+        if (wait->delay > 0)
+            at = fmax(at, other->came[(step * n + wait->next) % (2 * n)] + wait->delay);
+    }
+    return at;
+}
+
 static bool may_begin(const struct sim *sim, int64_t step, int next) {
-    const struct member *m = sim->context;
-    for (int i = m->first_wait[next]; i < m->first_wait[next + 1]; i++)
-        if (!ot_sim_has_come(&m->of->members[m->waits[i].rank].sim, step, m->waits[i].next))
-            return false;
-    return true;
+    return may_begin_at(sim->context, step, next) <= sim->now + ROUNDING;
+}
+
+/* When the transfer begins for which the rank waits. */
+static double waits_until(const struct member *m) {
+    const struct lane *comm = &m->sim.lanes[OT_LANE_COMM];
+    return m->is_waiting ? may_begin_at(m, comm->step, comm->next) : INFINITY;
 }
 
 /* Makes a rank's schedule, and finds the costs of its tasks. */
@@ -100,7 +137,11 @@ static int open_member(struct pipeline *p, const struct ot_plan *plan, struct me
     OT_TRY(ot_schedule_make_draft(p->chain, plan, &m->layout, &m->schedule));
     m->has_schedule = true;
     m->has_sim = true;
-    return ot_sim_cost(&m->sim, &m->simulation);
+    OT_TRY(ot_sim_cost(&m->sim, &m->simulation));
+    for (int i = 0; i < m->schedule.n_tasks; i++)
+        if (m->schedule.tasks[i].lane == OT_LANE_COMM && is_of_all(&m->schedule.tasks[i]))
+            m->sim.costs[i].seconds = fmax(m->sim.costs[i].seconds - delay_of_all(p), 0);
+    return 0;
 }
 
 static int prepare_member(struct pipeline *p, struct member *m) {
@@ -123,20 +164,26 @@ static bool begin(struct member *m) {
     int64_t before = m->at;
     ot_sim_begin(&m->sim);
     m->wait = ot_sim_to_end(&m->sim);
+    m->is_delayed = false;
     m->is_waiting = comm_count(m) > 0 && ot_sim_has_come(&m->sim, comm->step, comm->next);
     m->at = comm->step * comm_count(m) + comm->next + m->is_waiting;
+    for (int64_t i = ot_max(before, m->at - 2 * comm_count(m)); i < m->at; i++)
+        m->came[i % (2 * comm_count(m))] = m->sim.now;
     return m->at > before;
 }
 
-/* Lets the ranks whose transfers waited begin them, if the other sides have come by `now`. */
+/* Lets the ranks whose transfers waited begin them, if they may by `now`. */
 static int wake(struct pipeline *p, double now) {
     for (bool any = true; any;) {
         any = false;
         for (int r = 0; r < p->ranks; r++) {
             struct member *m = &p->members[r];
-            const struct lane *comm = &m->sim.lanes[OT_LANE_COMM];
-            if (!m->is_waiting || !may_begin(&m->sim, comm->step, comm->next))
+            double until = waits_until(m);
+            if (until > now + ROUNDING) {
+                any = any || (isfinite(until) && !m->is_delayed);
+                m->is_delayed = isfinite(until);
                 continue;
+            }
             OT_TRY(ot_sim_advance(&m->sim, fmin(fmax(now - m->sim.now, 0), m->wait)));
             any = begin(m) || any;
         }
@@ -144,15 +191,24 @@ static int wake(struct pipeline *p, double now) {
     return 0;
 }
 
+/* The time of the rank's next event: a task ends, or what it receives arrives. */
+static double next_event(const struct member *m) {
+    return fmin(m->sim.now + m->wait, fmax(waits_until(m), m->sim.now));
+}
+
 /* The rank with the next event; NULL: every rank has decided the last step. */
 static struct member *find_next(struct pipeline *p) {
-    struct member *next = p->members;
+    struct member *next = NULL;
+    double first = INFINITY;
     bool done = true;
     for (int r = 0; r < p->ranks; r++) {
         struct member *m = &p->members[r];
+        double event = next_event(m);
         done = done && m->sim.decided_steps >= LAST;
-        if (m->sim.now + m->wait < next->sim.now + next->wait)
+        if (!next || event < first) {
             next = m;
+            first = event;
+        }
     }
     return done ? NULL : next;
 }
@@ -164,7 +220,7 @@ static int run(struct pipeline *p, double limit) {
         begin(&p->members[r]);
     OT_TRY(wake(p, 0));
     while ((m = find_next(p)) && !ot_sim_is_hopeless(&m->sim, limit)) {
-        OT_TRY(ot_sim_advance(&m->sim, m->wait));
+        OT_TRY(ot_sim_advance(&m->sim, fmin(fmax(waits_until(m) - m->sim.now, 0), m->wait)));
         if (begin(m))
             OT_TRY(wake(p, m->sim.now));
     }
@@ -182,6 +238,7 @@ static void close_pipeline(struct pipeline *p) {
             ot_layout_free(&m->layout);
         free(m->first_wait);
         free(m->waits);
+        free(m->came);
     }
     free(p->members);
 }

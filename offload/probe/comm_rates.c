@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "offload/comm/crossing.h"
+#include "offload/comm/shared_memory.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
@@ -20,17 +22,25 @@ struct run {
     char *send, *receive; /* device memory: [ranks][part] */
     size_t part_bytes, received_bytes;
     int ranks;
-    struct ot_comm_members members; /* of gathers and exchanges */
+    struct ot_comm_members members;
+    void *shared; /* of transfers that cross: [shared_bytes] */
+    size_t shared_bytes;
+    bool is_pinned;
 };
 
-/* Around the ring of ranks. */
+/* The next rank in the ring, or the previous one (-1). */
+static int neighbour(const struct run *run, int rank, int direction) {
+    const struct ot_comm_members *m = &run->members;
+    int stride = run->config->stride > 0 ? run->config->stride % m->n : 1;
+    return m->first + (rank - m->first + direction * stride + m->n) % m->n;
+}
+
 static void enqueue_transfer(const struct run *run) {
     struct ot_comm *comm = run->config->comm;
     int rank = ot_comm_rank(comm);
-    const struct ot_comm_transfer_v1 list[] = {
-        {(rank + 1) % run->ranks, 1, run->send, run->part_bytes},
-        {(rank + run->ranks - 1) % run->ranks, 0, run->receive, run->part_bytes}};
-    ot_comm_transfer(comm, run->lane, list, run->ranks > 1 ? 2 : 0);
+    const struct ot_comm_transfer_v1 list[] = {{neighbour(run, rank, 1), 1, run->send, run->part_bytes},
+                                               {neighbour(run, rank, -1), 0, run->receive, run->part_bytes}};
+    ot_comm_transfer(comm, run->lane, list, run->members.n > 1 ? 2 : 0);
 }
 
 static char *own_part(const struct run *run) {
@@ -60,7 +70,9 @@ static void enqueue(const struct run *run, enum measured measured) {
     }
 }
 
-/* Seconds of `repeats` operations, on the slowest rank. */
+/* Seconds of `repeats` operations. The ranks leave the barrier at different times: over a network, later by
+ * as much as an operation takes. An early rank waits so much longer, and a late one so much shorter, so the
+ * mean of the ranks is right. */
 static int time_batch(const struct run *run, enum measured measured, int repeats, double *out) {
     double all[OT_MAX_RANKS];
     OT_TRY(ot_comm_barrier(run->config->comm));
@@ -73,7 +85,7 @@ static int time_batch(const struct run *run, enum measured measured, int repeats
     OT_TRY(ot_comm_all_gather_host(run->config->comm, &seconds, sizeof seconds, all));
     *out = 0;
     for (int r = 0; r < run->ranks; r++)
-        *out = fmax(*out, all[r]);
+        *out += all[r] / run->ranks;
     return 0;
 }
 
@@ -98,9 +110,10 @@ static int time_operation(const struct run *run, enum measured measured, double 
 
 static int measure_size(struct run *run) {
     static const char *const names[] = {"all_gather", "all_to_all", "broadcast", "transfer"};
-    int last = run->config->members > 0 ? EXCHANGE : run->config->with_transfers ? TRANSFER : BROADCAST;
-    for (int op = GATHER; op <= last; op++) {
+    for (int op = GATHER; op <= TRANSFER; op++) {
         struct ot_comm_rate rate = {.operation = names[op], .part_bytes = run->part_bytes};
+        if ((op == BROADCAST && run->config->members > 0) || (op == TRANSFER && !run->config->with_transfers))
+            continue;
         double copy_seconds;
         if (run->ranks > 1)
             rate.received_bytes = op == BROADCAST || op == TRANSFER
@@ -130,6 +143,29 @@ static int open_memory(struct run *run, size_t bytes, size_t staging_bytes, void
     return ot_lane_sync(run->lane);
 }
 
+/* Lets the transfers of the ring cross. */
+static int cross(struct run *run, size_t most) {
+    struct ot_crossing_link links[OT_MAX_RANKS];
+    struct ot_crossing crossing = {.links = links};
+    if (!run->config->crosses || run->ranks == 1)
+        return 0;
+    for (int r = 0; r < run->ranks; r++)
+        links[crossing.n_links++] = (struct ot_crossing_link){r, neighbour(run, r, 1), 2, most};
+    run->shared_bytes = ot_crossing_bytes(&crossing);
+    OT_TRY(ot_shared_memory_map(run->config->comm, run->shared_bytes, &run->shared));
+    OT_TRY(
+        ot_device_pin(run->config->device, run->shared, run->shared_bytes, run->shared_bytes, "transfers"));
+    run->is_pinned = true;
+    return ot_comm_cross(run->config->comm, &crossing, run->shared);
+}
+
+static void end_crossing(const struct run *run) {
+    ot_comm_end_crossing(run->config->comm);
+    if (run->is_pinned)
+        ot_device_unpin(run->config->device, run->shared, run->shared_bytes, run->shared_bytes);
+    ot_shared_memory_unmap(run->shared, run->shared_bytes);
+}
+
 int ot_comm_rates_measure(const struct ot_comm_rates_config *config) {
     struct run run = {.config = config, .ranks = ot_comm_ranks(config->comm)};
     int rank = ot_comm_rank(config->comm), n = config->members > 0 ? config->members : run.ranks;
@@ -142,6 +178,8 @@ int ot_comm_rates_measure(const struct ot_comm_rates_config *config) {
     if (config->with_transfers)
         staging_bytes = ot_max(staging_bytes, ot_comm_transfer_staging_bytes(config->comm, 2 * most));
     int rc = open_memory(&run, (size_t)run.ranks * most, staging_bytes, &staging);
+    if (rc == 0)
+        rc = cross(&run, most);
     for (int i = 0; i < config->n_sizes && rc == 0; i++) {
         run.part_bytes = config->sizes[i];
         rc = measure_size(&run);
@@ -149,6 +187,7 @@ int ot_comm_rates_measure(const struct ot_comm_rates_config *config) {
     if (rc < 0)
         ot_comm_abort(config->comm);
     ot_lane_close(run.lane);
+    end_crossing(&run);
     ot_comm_reserve(config->comm, NULL, 0);
     ot_device_free_pinned(config->device, staging, staging_bytes);
     ot_device_free(config->device, run.receive);

@@ -15,7 +15,7 @@ struct ot_comm_rate {
     const char *operation; /* "all_gather" */
     size_t part_bytes;     /* size of a part, or of a broadcast */
     size_t received_bytes; /* a rank gets them from others; 0: there is one rank */
-    double seconds;        /* time of one operation, on the slowest rank */
+    double seconds;        /* time of one operation, the mean of the ranks */
     double rate;           /* received bytes per second */
     double copy_rate;      /* rate of a copy of as many bytes, on all ranks at once; 0: the device is a GPU */
 };
@@ -27,9 +27,13 @@ struct ot_comm_rates_config {
     const size_t *sizes; /* [n_sizes] bytes of a part, each at least 1 */
     int n_sizes;
     bool with_transfers; /* measure them too: the communicator has them */
-    /* 0; or: measures the gather and the exchange alone, among each so many consecutive ranks, all at once.
-     * The number divides the ranks, and the communicator has transfers. */
+    bool crosses;        /* and they go through memory that all ranks pin (comm/crossing.h) */
+    /* 0; or: measures without the broadcast, among each so many consecutive ranks, all at once. The number
+     * divides the ranks, and the communicator has transfers. */
     int members;
+    /* Transfers go to the rank that is so many places later, of all ranks or members; 0: 1. So if that is the
+     * number of ranks of a host, all of them go to the next host. */
+    int stride;
     double seconds; /* for each row; 0: 0.5 s */
     /* Called on every rank with the same rows. An error ends the measurement on this rank alone. */
     int (*take)(void *context, const struct ot_comm_rate *rate);

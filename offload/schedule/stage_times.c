@@ -58,10 +58,16 @@ static void next_visit(const struct table *t, int rank, bool backward, struct cu
     }
 }
 
+/* If the layers are not the same work, the first one takes FINE ticks, so that the others' fit better. */
 static int unit_ticks(const struct ot_chain *chain, const struct ot_plan *plan, int block, bool backward) {
-    bool heavy = block == chain->n_blocks - 1 && plan->shard.head_layers > 1;
-    int layers = heavy ? plan->shard.head_layers : 1;
-    return backward ? layers * OT_STAGE_BACKWARD_TICKS : layers;
+    enum { FINE = 3 };
+    const struct ot_shard *shard = &plan->shard;
+    int last = chain->n_blocks - 1, ticks = shard->late_layers > 0 ? FINE : 1;
+    if (block == last)
+        ticks *= ot_max(shard->head_layers, 1);
+    else if (block >= last - shard->late_layers)
+        ticks = ot_max((ticks * shard->late_percent + 50) / 100, 1);
+    return backward ? ticks * OT_STAGE_BACKWARD_TICKS : ticks;
 }
 
 static int ticks_of(const struct table *t, int block, bool backward) {

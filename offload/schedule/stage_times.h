@@ -3,9 +3,10 @@
  * Every rank computes the same table, for all ranks, from the chain, the owners of its blocks, and the
  * rounds; from nothing else of the plan. A UNIT is a micro-batch in a block, forward or backward. A VISIT
  * is the units of a round in a block. Units take ticks of a common clock: forward 1, backward
- * BACKWARD_TICKS, and the last block as many times that as it is layers (shard.head_layers). A rank runs
- * one visit after the other, and the units of a visit in their order. A unit begins when what it reads is
- * there:
+ * BACKWARD_TICKS, and the last block as many times that as it is layers (shard.head_layers). Where the layers
+ * of a decoder are other work than the encoder's (shard.late_layers), these take 3 times that, and the
+ * decoder's in proportion. A rank runs one visit after the other, and the units of a visit in their order. A
+ * unit begins when what it reads is there:
  *
  *   forward(b, m)    forward(b - 1, m)
  *   backward(b, m)   backward(b + 1, m)

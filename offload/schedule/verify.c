@@ -359,12 +359,12 @@ static int check_bytes(const struct ot_layout *layout, const struct ot_plan *pla
     size_t end[OT_MEMORIES] = {0}, ranks = (size_t)ot_shard_ranks(&plan->shard);
     for (int i = 0; i < layout->n_buffers; i++) {
         const struct ot_buffer *b = &layout->buffers[i];
-        int memory = b->one_copy ? OT_MEMORY_ONE_COPY : (int)b->tier;
+        int memory = b->is_shared ? OT_MEMORY_SHARED : (int)b->tier;
         if (b->offset < end[memory] || b->bytes > b->reserved)
             return ot_fail(OT_E_INTERNAL, "schedule: buffer %d ('%s') overlaps another buffer", i, b->name);
-        end[memory] = b->offset + (b->one_copy ? ranks : 1) * b->reserved;
+        end[memory] = b->offset + (b->is_shared ? ranks : 1) * b->reserved;
     }
-    end[OT_TIER_HOST] += end[OT_MEMORY_ONE_COPY] / ranks; /* a rank's share of it */
+    end[OT_TIER_HOST] += end[OT_MEMORY_SHARED] / ranks; /* a rank's share of it */
     for (int t = 0; t < OT_TIER_COUNT; t++)
         if (end[t] != ot_ledger_total(&plan->ledger, (enum ot_tier)t))
             return ot_fail(OT_E_INTERNAL, "schedule: %zu bytes on the %s, the ledger says %zu", end[t],

@@ -529,6 +529,7 @@ static void connect_locally(double nvlink, struct ot_rates *r, struct ot_fabric 
         r->comm_bytes = ot_min(r->comm_bytes, memory);
         r->comm_memory = 2;
     }
+    r->inside = (struct ot_transfer_rate){r->comm_bytes, LOCAL_SECONDS};
 }
 
 /* Between hosts. A rank gets a part from every other rank; those of other hosts come over the network, whose
@@ -540,6 +541,7 @@ static void connect_hosts(int local_ranks, struct ot_rates *r, const struct ot_f
     r->host_ranks = local_ranks;
     r->host_comm_bytes = r->comm_bytes;
     r->host_comm_seconds = r->comm_seconds;
+    r->between = (struct ot_transfer_rate){f->nic_bytes * REACHED, REMOTE_SECONDS};
     r->comm_seconds = REMOTE_SECONDS;
     r->comm_bytes = ot_min(by_network, by_host);
     r->comm_link = local * r->comm_link + 2 * remote;
@@ -561,4 +563,6 @@ void ot_fabric_describe(const struct ot_fabric_request *rq, struct ot_rates *rat
 void ot_fabric_vary(int end, struct ot_rates *rates) {
     rates->comm_bytes *= 1 + end * SPREAD;
     rates->host_comm_bytes *= 1 + end * SPREAD;
+    rates->inside.bytes *= 1 + end * SPREAD;
+    rates->between.bytes *= 1 + end * SPREAD;
 }

@@ -472,19 +472,20 @@ static int run_all(struct run *run) {
 static int run_crossing(struct run *run) {
     enum { MOST_BYTES = 64 << 20, SLOTS = 6 /* 2 x pair_transfers */ };
     struct ot_crossing_link links[OT_MAX_RANKS * OT_MAX_RANKS];
-    struct ot_crossing crossing = {.links = links, .slots = SLOTS};
+    struct ot_crossing crossing = {.links = links};
+    size_t most = 0;
     struct ot_comm_checks *c = run->checks;
     void *memory = NULL;
     bool is_pinned = false;
     for (int from = 0; from < run->ranks; from++)
         for (int to = 0; to < run->ranks; to++)
             if (from != to)
-                links[crossing.n_links++] = (struct ot_crossing_link){from, to};
-    for (int s = 0; s < c->n_sizes; s++) {
-        struct ot_crossing larger = crossing;
-        larger.slot_bytes = ot_max(crossing.slot_bytes, c->sizes[s]);
-        crossing = ot_crossing_bytes(&larger) <= MOST_BYTES ? larger : crossing;
-    }
+                links[crossing.n_links++] = (struct ot_crossing_link){from, to, SLOTS, 0};
+    for (int s = 0; s < c->n_sizes; s++)
+        if (c->sizes[s] <= MOST_BYTES / ((size_t)crossing.n_links * SLOTS))
+            most = ot_max(c->sizes[s], most);
+    for (int i = 0; i < crossing.n_links; i++)
+        links[i].slot_bytes = most;
     size_t bytes = ot_crossing_bytes(&crossing);
     int rc = ot_shared_memory_map(c->comm, bytes, &memory);
     if (rc < 0)
@@ -494,7 +495,7 @@ static int run_crossing(struct run *run) {
     OT_TRY_GOTO(compare_results(run, rc), rc, out);
     OT_TRY_GOTO(compare_results(run, ot_comm_cross(c->comm, &crossing, memory)), rc, out);
     for (int s = 0; s < c->n_sizes && rc == 0; s++)
-        if (c->sizes[s] <= crossing.slot_bytes)
+        if (c->sizes[s] <= most)
             rc = run_some(run, checks_of_transfers, OF_TRANSFERS, c->sizes[s]);
 out:
     if (rc < 0) {

@@ -22,6 +22,9 @@ static void put_ranks(const struct ot_plan_case *c, struct ot_json_writer *w) {
     ot_json_put_real(w, "network_bits_per_s", m->fabric.nic_bytes * 8);
     ot_json_put_real(w, "comm_bytes_per_s", r->comm_bytes);
     ot_json_put_real(w, "comm_seconds", r->comm_seconds);
+    ot_json_put_real(w, "transfer_bytes_per_s", r->inside.bytes);
+    if (r->between.bytes > 0)
+        ot_json_put_real(w, "transfer_bytes_per_s_of_host", r->between.bytes);
 }
 
 static void put_machine(const struct ot_plan_case *c, struct ot_json_writer *w) {

@@ -193,8 +193,9 @@ const char *ot_report_homes(const struct ot_plan *plan, char line[OT_TABLE_LINE_
         used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, " · optimizer state: ");
         used = put_counts(line, used, homes.state, homes.tiles, "tile");
     }
-    used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, " · activations: on %s",
-                     ot_tier_name((enum ot_tier)plan->activations));
+    used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, " · activations: on %s%s",
+                     ot_tier_name((enum ot_tier)plan->activations),
+                     plan->crosses ? ", between ranks through memory that all pin" : "");
     if (homes.grads[OT_TIER_NVME]) {
         used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, " · gradients: of ");
         put_counts(line, used, homes.grads, homes.tiles, "tile");

@@ -33,6 +33,7 @@ static struct ot_plan_request make_request(const struct ot_session *s, const str
     request.shard = s->ranks.shard;
     request.weights = s->ranks.shard.one_copy ? OT_HOME_HOST : request.weights;
     request.staging_bytes = s->ranks.comm ? ot_comm_staging_bytes(s->ranks.comm, SIZE_MAX) : 0;
+    request.crosses = s->ranks.crosses;
     return request;
 }
 

@@ -274,10 +274,15 @@ struct sums {
     int n; /* operations of the small size */
 };
 
-/* A step gathers and exchanges; broadcasts do not count. */
+/* A step gathers, exchanges and transfers; broadcasts do not count. */
+struct measured {
+    struct sums joint, transfers;
+};
+
 static int add_rate(void *context, const struct ot_comm_rate *rate) {
-    struct sums *sums = context;
-    if (rate->received_bytes == rate->part_bytes && rate->operation[0] == 'b')
+    struct measured *measured = context;
+    struct sums *sums = rate->operation[0] == 't' ? &measured->transfers : &measured->joint;
+    if (rate->operation[0] == 'b')
         return 0;
     if (rate->part_bytes == SMALL_BYTES) {
         sums->small_seconds += rate->seconds;
@@ -340,36 +345,48 @@ static double rate_of(const struct sums *sums) {
     return sums->large_bytes / (moving > 0 ? moving : sums->large_seconds);
 }
 
+static struct ot_transfer_rate transfer_rate(const struct sums *sums) {
+    return sums->n > 0 ? (struct ot_transfer_rate){rate_of(sums), sums->small_seconds / sums->n}
+                       : (struct ot_transfer_rate){0};
+}
+
 int ot_session_ranks_measure(struct ot_session *s, struct ot_rates *rates, struct ot_peers *peers) {
     size_t sizes[2] = {SMALL_BYTES};
-    struct ot_peers measured;
-    struct sums sums = {0};
+    struct ot_peers copies;
+    struct measured measured = {0};
     if (!s->ranks.comm)
         return 0;
     OT_TRY(choose_part(s, &sizes[1]));
+    OT_TRY(find_host_ranks(s, &rates->host_ranks));
     struct ot_comm_rates_config config = {.comm = s->ranks.comm,
                                           .device = s->machine.device,
                                           .is_gpu = true, /* no copies beside it */
                                           .sizes = sizes,
                                           .n_sizes = 2,
+                                          .with_transfers = ot_comm_need_transfers(s->ranks.comm) == 0,
+                                          .crosses = s->ranks.crosses,
+                                          .stride = rates->host_ranks,
                                           .seconds = ROW_SECONDS,
                                           .take = add_rate,
-                                          .context = &sums};
+                                          .context = &measured};
     OT_TRY(ot_comm_rates_measure(&config));
-    rates->comm_seconds = sums.small_seconds / sums.n;
-    rates->comm_bytes = rate_of(&sums);
-    OT_TRY(find_host_ranks(s, &rates->host_ranks));
+    rates->comm_seconds = measured.joint.small_seconds / measured.joint.n;
+    rates->comm_bytes = rate_of(&measured.joint);
+    rates->inside = rates->between = transfer_rate(&measured.transfers);
     if (rates->host_ranks > 0) {
-        sums = (struct sums){0};
+        measured = (struct measured){0};
+        rates->between.bytes *= rates->host_ranks; /* all of a host crossed at the same time */
         config.members = rates->host_ranks;
+        config.stride = 0;
         OT_TRY(ot_comm_rates_measure(&config));
-        rates->host_comm_bytes = rate_of(&sums);
-        rates->host_comm_seconds = sums.small_seconds / sums.n;
+        rates->host_comm_bytes = rate_of(&measured.joint);
+        rates->host_comm_seconds = measured.joint.small_seconds / measured.joint.n;
+        rates->inside = transfer_rate(&measured.transfers);
     }
-    OT_TRY(measure_peers(s, sizes[1], &measured));
-    set_ways(rates, ot_comm_staging_bytes(s->ranks.comm, SMALL_BYTES) > 0, &measured);
+    OT_TRY(measure_peers(s, sizes[1], &copies));
+    set_ways(rates, ot_comm_staging_bytes(s->ranks.comm, SMALL_BYTES) > 0, &copies);
     if (peers)
-        *peers = measured;
+        *peers = copies;
     return 0;
 }
 

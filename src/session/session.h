@@ -101,6 +101,7 @@ struct ot_session_ranks {
     struct ot_comm *comm;   /* NULL: one rank */
     struct ot_shard shard;
     bool may_one_copy; /* the ranks can have one copy of the weights in RAM, if that is faster */
+    bool crosses;      /* transfers go through memory that all ranks pin (offload/comm/crossing.h) */
     /* On rank 0, after ot_session_ranks_gather_traces: of the other ranks. */
     struct ot_trace_text *traces;
     int n_traces;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offload/comm/crossing.h"
 #include "offload/comm/shared_memory.h"
 #include "offload/plan/stages.h"
 #include "src/base/clock.h"
@@ -83,14 +84,22 @@ static int try_sharing(const struct ot_session *s) {
 
 int ot_session_ranks_find_sharing(struct ot_session *s) {
     bool asked = s->options->share_weights == OT_CHOICE_SHARE_WEIGHTS_YES;
-    if (!s->ranks.comm || (!asked && !ot_plan_request_may_one_copy(s->options)))
+    bool weights = asked || ot_plan_request_may_one_copy(s->options);
+    if (!s->ranks.comm)
+        return 0;
+    int64_t crosses = ot_comm_wants_crossing(s->ranks.comm) && ot_comm_need_transfers(s->ranks.comm) == 0;
+    OT_TRY(ot_session_ranks_find_least(s, &crosses, 1));
+    if (!weights && !crosses)
         return 0;
     int rc = try_sharing(s);
     if (rc < 0 && (asked || rc == -OT_E_COMM))
         return ot_fail((enum ot_error_code) - rc, "the ranks cannot share weights: %s", ot_error_text());
     if (rc < 0 && ot_world_hosts(s->ranks.world) == 1)
-        ot_log(OT_LOG_INFO, "note    each rank keeps its own part of the weights: %s", ot_error_text());
-    s->ranks.may_one_copy = rc == 0 && !asked;
+        ot_log(OT_LOG_INFO, "note    the ranks share no memory%s%s: %s",
+               weights ? ", each keeps its own part of the weights" : "",
+               crosses ? ", activations between them are copied once more" : "", ot_error_text());
+    s->ranks.crosses = rc == 0 && crosses;
+    s->ranks.may_one_copy = rc == 0 && weights && !asked;
     s->ranks.shard.one_copy = asked;
     return 0;
 }

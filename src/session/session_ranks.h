@@ -19,8 +19,9 @@ void ot_session_ranks_share_machine(const struct ot_world *world, struct ot_mach
  * Errors: as ot_comm_open; OT_E_USAGE. */
 int ot_session_ranks_open(struct ot_session *session);
 /* Finds out whether the ranks can have one copy of the weights in RAM, if the options ask for it or leave it
- * open: sets session->ranks.may_one_copy or shard.one_copy. All ranks call it, after they have compared their
- * options. Errors: OT_E_USAGE, OT_E_IO: the options ask for it, and it is not possible; OT_E_COMM. */
+ * open: sets session->ranks.may_one_copy or shard.one_copy. Likewise session->ranks.crosses, if transfers
+ * would need it. All ranks call it, after they have compared their options. Errors: OT_E_USAGE, OT_E_IO: the
+ * options ask for one copy, and it is not possible; OT_E_COMM. */
 int ot_session_ranks_find_sharing(struct ot_session *session);
 /* With --shard auto, finds out what a run may choose: stages have the bits of one rank, and the other modes
  * those of W. A new run may choose: sets session->ranks.may_stages. A run that goes on keeps the bits with

@@ -1,15 +1,15 @@
-"""Two ranks of offload-train over shared memory, beside two processes of PyTorch over gloo, on the CPU.
+"""Ranks of offload-train over shared memory, beside as many processes of PyTorch over gloo, on the CPU.
 
-    peer_ranks.py PROGRAM [MODEL [DTYPE [ROUNDS [STEPS]]]]     default: 27m, fp32, 3, 5
+    peer_ranks.py PROGRAM [MODEL [DTYPE [ROUNDS [STEPS [RANKS]]]]]     default: 27m, fp32, 3, 5, 2
 
-MODEL is 27m or 110m, DTYPE fp32 or bf16. Both sides train the same Llama from the same weights on the same rows: each
-step takes all rows, so their order does not matter and the losses must agree to rounding. Both have one thread a
+MODEL is 27m or 110m, DTYPE fp32 or bf16, RANKS a divisor of the model's layers. A step has two sequences a rank.
+Both sides train the same Llama from the same weights on the same rows: each step takes all rows, so their order does not matter and the losses must agree to rounding. Both have one thread a
 rank, AdamW with clipping, and the same number of sequences in a forward pass. The peer is transformers'
 LlamaForCausalLM under fully_shard (FSDP2), each layer by itself; it runs with reshard_after_forward, which is our
 --shard full, and without, which is near our --shard state. The peer of --shard stages is torch.distributed.pipelining
 (1F1B) in fp32, with micro-batches of one sequence on both sides. bf16 has fp32 masters and fp32 sums on both sides.
-One process of ours with as many threads as there are ranks stands beside. torchrun starts the ranks, and the sides take turns. A figure is the median step of the side's best round, without the
-first step.
+One process of ours with as many threads as there are ranks stands beside. torchrun starts the ranks, and the sides
+take turns. A figure is the median step of the side's best round, without the first step.
 """
 import json
 import os
@@ -20,7 +20,9 @@ import sys
 import tempfile
 import time
 
-RANKS, SEQUENCE, SEQUENCES = 2, 512, 4
+IS_RANK = sys.argv[1:2] in (["--rank"], ["--stage"])  # started by torchrun
+RANKS = int(os.environ["WORLD_SIZE"] if IS_RANK else (sys.argv[6:7] or [2])[0])
+SEQUENCE, SEQUENCES = 512, 2 * RANKS
 RATE, DECAY, BETAS, EPSILON = 1e-4, 0.1, (0.9, 0.95), 1e-8
 COMMON = {"rms_norm_eps": 1e-5, "max_position_embeddings": SEQUENCE}
 MODELS = {
@@ -67,16 +69,16 @@ def read_rows(folder):
 
 
 def make_stage(model, rank):
-    """The half of the model that a rank owns, as a module from token ids or activations to activations or logits."""
+    """The part of the model that a rank owns, as a module from token ids or activations to activations or logits."""
     import torch
 
     class Stage(torch.nn.Module):
         def __init__(self):
             super().__init__()
             layers = model.model.layers
-            half = len(layers) // RANKS
+            part = len(layers) // RANKS
             self.embed = model.model.embed_tokens if rank == 0 else None
-            self.layers = layers[rank * half:(rank + 1) * half if rank < RANKS - 1 else None]
+            self.layers = layers[rank * part:(rank + 1) * part]
             self.norm, self.head = (model.model.norm, model.lm_head) if rank == RANKS - 1 else (None, None)
             self.rotary = model.model.rotary_emb
 

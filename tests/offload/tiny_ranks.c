@@ -57,17 +57,18 @@ static void check_equal(const struct tiny_result *a, const struct tiny_result *b
     assert_memory_equal(a->token_loss, b->token_loss, sizeof a->token_loss);
 }
 
-/* Gives the members the memory of their one copy, with NaNs in it: a read before the first write shows. */
+/* Gives the members the memory that they share. That of one copy has NaNs in it: a read before the first
+ * write shows. */
 static void share_memory(struct member *members, int ranks) {
     struct ot_model *model;
     struct ot_layout layout;
     tiny_open_model(&members[0].run, &model);
     check_ok(ot_layout_make(ot_model_chain(model), &members[0].run.plan, &layout));
-    void *memory = malloc(layout.one_copy_bytes + 1);
+    void *memory = malloc(layout.shared_bytes + 1);
     assert_non_null(memory);
-    memset(memory, 0xff, layout.one_copy_bytes + 1);
+    memset(memory, members[0].run.plan.crosses ? 0 : 0xff, layout.shared_bytes + 1);
     for (int r = 0; r < ranks; r++)
-        members[r].run.one_copy = memory;
+        members[r].run.shared_memory = memory;
     ot_layout_free(&layout);
     ot_model_close(model);
 }
@@ -92,6 +93,9 @@ static struct member *make_members(const struct tiny_run *run, const struct tiny
         own->join = join;
         own->join_context = world;
         tiny_plan(own, about->weights, about->state, about->activations, about->slots);
+        own->plan.crosses = about->crosses;
+        own->plan.staging_bytes = about->crosses ? (size_t)about->ranks << 15 : 0; /* pieces of 16 KiB */
+        tiny_finish(own);
         if (about->change)
             about->change(own, r, about->context);
     }
@@ -100,7 +104,7 @@ static struct member *make_members(const struct tiny_run *run, const struct tiny
 }
 
 static void free_members(struct member *members) {
-    free(members[0].run.one_copy);
+    free(members[0].run.shared_memory);
     free(members);
 }
 

@@ -14,6 +14,7 @@ struct tiny_world {
     bool world, narrow, one_copy; /* see struct ot_shard */
     int turn_blocks, in_flight;   /* stages: see struct ot_shard */
     int stages;                   /* the same; 0: one for each rank */
+    bool crosses;                 /* stages: see struct ot_plan */
     enum ot_home weights, state, activations;
     int slots;
     uint64_t delay_seed;   /* delays in the communicator */

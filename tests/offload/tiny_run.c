@@ -399,7 +399,7 @@ int tiny_try_open(const struct tiny_run *run, struct tiny_engine *out) {
                                       .skip_spikes = run->skip_spikes,
                                       .delay_seed = run->delay_seed,
                                       .poisons_parts = true,
-                                      .one_copy = run->one_copy};
+                                      .shared_memory = run->shared_memory};
     out->comm = NULL;
     if (run->join)
         check_ok(run->join(run->join_context, run->shard.rank, out->device, &out->comm));

@@ -53,9 +53,9 @@ struct tiny_run {
     /* Several ranks: opens the communicator of this rank. NULL: one rank. */
     int (*join)(void *context, int rank, struct ot_device *device, struct ot_comm **out);
     void *join_context;
-    void *one_copy;     /* see ot_engine_config */
-    size_t cache_bytes; /* device memory beside the plan, for generation */
-    bool evals;         /* evaluates a micro-batch after half of the steps */
+    void *shared_memory; /* see ot_engine_config */
+    size_t cache_bytes;  /* device memory beside the plan, for generation */
+    bool evals;          /* evaluates a micro-batch after half of the steps */
     /* Replaces functions of the engine's chain. NULL: the model's functions. */
     void (*change_chain)(struct ot_chain *chain);
     struct ot_plan plan; /* made by tiny_plan; the test may change it and then calls ot_plan_finish */

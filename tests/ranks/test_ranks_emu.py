@@ -3,14 +3,19 @@
 import json
 import os
 import re
+import resource
+import socket
 import subprocess
+import time
 import unittest
 
 import program
 
-USAGE, COMM_FAILED = 2, 11
+USAGE, MEMORY, COMM_FAILED = 2, 4, 11
+FEW_BYTES = 1 << 16  # enough for a tokenizer in memory
 SMALL = ["--gpu-mem", "256M", "--host-mem", "64M", "--threads", "1"]
 TEST = [program.PROGRAM, "comm-test", *SMALL, "--sizes", "1000", "--json"]
+SLOW = unittest.skipUnless(os.environ.get("OT_TEST_SLOW"), "slow")
 MPIRUN = program.shutil.which("mpirun")
 
 
@@ -18,6 +23,11 @@ def run(words, gpus, **more):
     env = dict(os.environ, OT_EMU_DEVICES=str(gpus), OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                OMPI_MCA_btl_vader_single_copy_mechanism="none", **more)
     return program.Result(subprocess.run(words, env=env, capture_output=True, timeout=120))
+
+
+def memory_on_host(err):
+    """What the summary of a run says about the host: planned and used."""
+    return re.search(r"^memory .*host (\S+ \S+) planned, (\S+ \S+) used", err, re.M).groups()
 
 
 class Gpus(program.ProgramTest):
@@ -79,23 +89,76 @@ class Gpus(program.ProgramTest):
         self.assertGreater(len(losses[0]), 0)
 
     def test_stages_have_the_bits_of_one_gpu(self):
-        """Over NCCL, and, in slow runs, through host memory that the ranks pin."""
+        """Over NCCL; and through memory that all ranks pin, which the plan counts."""
         held = program.write_rows(self.path("held.jsonl"), [{"text": row["answer"]} for row in program.sql_rows(1)])
         train = [program.PROGRAM, "train", *program.SMALL, "--data", self.rows, "--eval-data", held, "--steps", "2",
                  "--micro-batch", "1", "--no-forecast", "--save-every", "never"]
         found = []
         for comm, description in ("one", ""), ("nccl", "NCCL .*, 2 ranks"), ("tcp", "tcp, 2 ranks"):
-            if comm == "tcp" and not os.environ.get("OT_TEST_SLOW"):
-                continue
             stages = [] if comm == "one" else ["--gpus", "2", "--shard", "stages", "--comm", comm]
             result = run([*train, *stages, "--out", self.path(comm)], 2)
             self.assertEqual(result.code, 0, result.err)
             self.assertTrue(re.search(description, result.err), result.err)
+            self.assertEqual("between ranks through memory that all pin" in result.err, comm == "tcp", result.err)
             losses = [(event["event"], event["loss"]) for event in self.log(comm) if event["event"] in ("step", "eval")]
             self.assertEqual(len(losses), 4)
             found.append((losses, program.read_bytes(self.path(f"{comm}/model.safetensors"))))
         for other in found[1:]:
             self.assertEqual(other, found[0])
+        self.assertEqual(memory_on_host(result.err)[0], memory_on_host(result.err)[1])
+
+    def test_no_shared_memory(self):
+        """Files of this size are too small for it, so no rank begins."""
+        words = [program.PROGRAM, "train", *program.SMALL, "--data", self.rows, "--steps", "2", "--micro-batch", "1",
+                 "--no-forecast", "--no-save", "--gpus", "2", "--shard", "stages", "--comm", "tcp"]
+        done = subprocess.run(words, env=dict(os.environ, OT_EMU_DEVICES="2"), capture_output=True, timeout=120, check=False,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (FEW_BYTES, FEW_BYTES)),
+                              restore_signals=False)
+        self.assertEqual(done.returncode, MEMORY, done.stderr)
+        self.assertRegex(done.stderr, rb"error: rank 0: the machine has no \d+ bytes of host memory left to share")
+
+    def start_stages(self, steps, contain=()):
+        """Two ranks that a launcher might have started, the second one in a container."""
+        words = [program.PROGRAM, "train", *program.SMALL, "--data", self.rows, "--steps", str(steps), "--micro-batch", "1",
+                 "--no-forecast", "--no-save", "--shard", "stages", "--comm", "tcp", "--json", "--nodes", "2", "--gpus", "1"]
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            words += ["--master", f"127.0.0.1:{server.getsockname()[1]}"]
+        ranks = []
+        for r, enter in enumerate(([], contain)):
+            ranks.append(subprocess.Popen([*enter, *words, "--node-rank", str(r), "--device", f"cuda:{r}"], stdout=subprocess.PIPE,
+                                          env=dict(os.environ, OT_EMU_DEVICES="2"), stderr=subprocess.PIPE))
+            self.addCleanup(ranks[r].kill)
+        return ranks
+
+    @SLOW
+    def test_containers_share_no_memory(self):
+        """A rank that cannot see the process of the other: each has staging memory of its own."""
+        unshare, found = ["unshare", "--pid", "--fork", "--mount-proc"], []
+        if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
+            self.skipTest("this user may not make a PID namespace")
+        for contain in [], unshare:
+            ranks = self.start_stages(2, contain)
+            outs = [rank.communicate(timeout=120) for rank in ranks]
+            self.assertEqual([rank.returncode for rank in ranks], [0, 0], outs)
+            events = [json.loads(line) for line in outs[0][0].splitlines()]
+            found.append([event["loss"] for event in events if event["event"] == "step"])
+            self.assertEqual(b"between ranks through memory that all pin" in outs[0][1], not contain, outs)
+            self.assertEqual(b"activations between them are copied once more: " in outs[0][1], bool(contain), outs)
+        self.assertEqual(len(found[0]), 2)
+        self.assertEqual(found[0], found[1])
+
+    def test_a_rank_is_killed_while_transfers_cross(self):
+        first, second = self.start_stages(1000)
+        for line in first.stdout:
+            if json.loads(line)["event"] == "step":
+                break
+        second.kill()
+        second.communicate()
+        begin = time.monotonic()
+        _, err = first.communicate(timeout=60)
+        self.assertLess(time.monotonic() - begin, 10)
+        self.assertEqual(first.returncode, COMM_FAILED, err)
+        self.assertIn(b"rank 1 (", err)
 
     def test_replicas_have_the_bits_of_shares(self):
         """Over NCCL, and, in slow runs, in pieces through host memory."""

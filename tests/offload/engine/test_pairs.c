@@ -248,6 +248,7 @@ static void stages(void **state) {
                                     .state = OT_HOME_HOST,
                                     .activations = OT_HOME_HOST,
                                     .slots = 2,
+                                    .crosses = seed % 2,
                                     .delay_seed = seed,
                                     .change = tiny_random_stage,
                                     .context = &own};

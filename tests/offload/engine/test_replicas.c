@@ -95,6 +95,7 @@ static void bits_of_shares(void **state) {
         w.state = (enum ot_home)(i % 3);
         w.activations = (enum ot_home)((i + 1) % 3);
         w.delay_seed = i;
+        w.crosses = i % 2;
         w.change = cut;
         w.context = &rounds;
         w.in_flight = (int)i % 3;
@@ -128,6 +129,7 @@ static void random_plans_of(const struct tiny_run *run, int replicas, int stages
     w.world = world;
     w.state = w.activations = OT_HOME_HOST;
     w.in_flight = (int)seed % 3;
+    w.crosses = true;
     w.delay_seed = seed;
     w.change = randomise;
     w.context = &seed;

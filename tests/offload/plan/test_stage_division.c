@@ -1,4 +1,7 @@
 /* Which rank has which blocks, if the ranks are stages. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "offload/plan/stages.h"
 #include "src/base/error.h"
 #include "tests/offload/fake_chain.h"
@@ -44,6 +47,36 @@ static void layers_are_dealt_in_turns(void **state) {
     check_division(6, false, 2, 0, 2, "00000111"); /* a head of two layers */
     check_division(6, true, 2, 0, 2, "00011110");
     check_division(3, false, 2, 0, 9, "00001"); /* a head that is all that its rank does */
+}
+
+/* Layers by stage, if the last ones are other work: a digit each. */
+static void check_work(int layers, int late, int percent, int head, bool tied, const char *want) {
+    struct fake f = {.layers = layers, .hidden = 64, .layer_params = 1 << 16, .edge_params = 1 << 16};
+    char got[8] = {0};
+    f.tied = tied;
+    fake_open(&f);
+    struct ot_shard shard = {.ranks = (int)strlen(want),
+                             .mode = OT_SHARD_STAGES,
+                             .head_layers = head,
+                             .late_layers = late,
+                             .late_percent = percent};
+    for (; shard.rank < shard.ranks; shard.rank++)
+        got[shard.rank] = (char)('0' + ot_shard_layers(&f.chain, &shard));
+    assert_string_equal(got, want);
+    check_ok(ot_stages_check(&f.chain, &shard));
+}
+
+static void layers_are_divided_by_work(void **state) {
+    (void)state;
+    check_work(8, 4, 100, 0, false, "44");
+    check_work(8, 4, 200, 0, false, "53");   /* 6 + 6 */
+    check_work(8, 4, 300, 0, false, "53");   /* 7 + 9 */
+    check_work(8, 4, 150, 0, false, "3221"); /* 3 + 2.5 + 3 + 1.5 */
+    check_work(8, 4, 50, 0, false, "2231");  /* 2 + 2 + 1.5 + 0.5 */
+    check_work(8, 4, 150, 2, false, "431");  /* 4 + 4.5 + 3.5 */
+    check_work(8, 4, 150, 2, true, "233");   /* the head is at the first stage: 4 + 3.5 + 4.5 */
+    check_work(4, 2, 200, 9, false, "40");   /* each rank has a layer, or the head */
+    check_work(3, 1, 500, 0, false, "111");
 }
 
 /* Ranks that share slabs have all layers, and one rank is not divided. */
@@ -112,12 +145,53 @@ static void shared_slabs_have_one_owner(void **state) {
     check_fails(ot_stages_divide(&f.chain, &plan), OT_E_USAGE, "the blocks of several ranks use biases");
 }
 
+/* The links of two replicas of three stages: each with its neighbours, and with the other holder. */
+static void links_of_replicas(void **state) {
+    (void)state;
+    struct fake f = {.layers = 3, .hidden = 64, .layer_params = 1 << 16, .edge_params = 1 << 16};
+    struct ot_slab_plan slabs[MAX_LAYERS + 2];
+    fake_open(&f);
+    int shared = f.chain.n_slabs++;
+    f.slabs[shared] = (struct ot_slab_spec){.name = "biases", .n_params = 1 << 20, .shared = true};
+    for (int b = 1; b < 4; b += 2) /* the first layer and the last */
+        f.blocks[b].uses[f.blocks[b].n_uses++] = (struct ot_block_use){shared, true};
+    struct ot_plan plan = {.slabs = slabs,
+                           .n_slabs = f.chain.n_slabs,
+                           .shard = {0, 6, OT_SHARD_STAGES, .stages = 3},
+                           .micro_tokens = 32,
+                           .train = true,
+                           .staging_bytes = 12 * 4096};
+    size_t boundary = ot_chain_boundary_bytes(&f.chain, 32), biases = sizeof(float) << 20;
+    const struct ot_crossing_link want[] = {
+        {0, 1, 2, 4096},   {0, 2, 2, boundary}, {0, 4, 4, biases}, {1, 0, 2, 4096},     {1, 3, 2, boundary},
+        {1, 5, 4, biases}, {2, 0, 2, boundary}, {2, 3, 2, 4096},   {2, 4, 2, boundary}, {3, 1, 2, boundary},
+        {3, 2, 2, 4096},   {3, 5, 2, boundary}, {4, 0, 4, biases}, {4, 2, 2, boundary}, {4, 5, 2, 4096},
+        {5, 1, 4, biases}, {5, 3, 2, boundary}, {5, 4, 2, 4096}};
+    struct ot_crossing got;
+    check_ok(ot_stages_divide(&f.chain, &plan));
+    for (int *r = &plan.shard.rank; *r < 6; (*r)++) {
+        check_ok(ot_stages_list_links(&f.chain, &plan, &got));
+        assert_int_equal(got.n_links, sizeof want / sizeof *want);
+        for (int i = 0; i < got.n_links; i++) {
+            assert_int_equal(got.links[i].from, want[i].from);
+            assert_int_equal(got.links[i].to, want[i].to);
+            assert_int_equal(got.links[i].slots, want[i].slots);
+            assert_int_equal(got.links[i].slot_bytes, want[i].slot_bytes);
+        }
+        free(got.links);
+    }
+    plan.train = false; /* no gradients */
+    plan.staging_bytes = 0;
+    check_ok(ot_stages_list_links(&f.chain, &plan, &got));
+    assert_int_equal(got.n_links, 6);
+    free(got.links);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_are_dealt_in_turns),
-        cmocka_unit_test(what_is_no_division),
-        cmocka_unit_test(chains_that_cannot_be_divided),
-        cmocka_unit_test(shared_slabs_have_one_owner),
+        cmocka_unit_test(layers_are_dealt_in_turns),   cmocka_unit_test(layers_are_divided_by_work),
+        cmocka_unit_test(what_is_no_division),         cmocka_unit_test(chains_that_cannot_be_divided),
+        cmocka_unit_test(shared_slabs_have_one_owner), cmocka_unit_test(links_of_replicas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

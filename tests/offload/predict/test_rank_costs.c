@@ -94,6 +94,68 @@ static void bytes_are_those_of_the_formula(void **state) {
             }
 }
 
+/* The transfers of a rank, added up. */
+static struct ot_task_cost sum_transfers(const struct fake *f, const struct ot_plan *plan,
+                                         const struct ot_costs *costs) {
+    struct ot_task_cost sum = {0};
+    struct ot_layout layout;
+    struct ot_schedule schedule;
+    check_ok(ot_layout_make(&f->chain, plan, &layout));
+    check_ok(ot_schedule_make_draft(&f->chain, plan, &layout, &schedule));
+    for (int i = 0; i < schedule.n_tasks; i++) {
+        const struct ot_task *task = &schedule.tasks[i];
+        if (task->kind != OT_TASK_TRANSFER)
+            continue;
+        struct ot_task_cost cost = ot_costs_of_transfer(costs, &f->chain, plan, &layout, &schedule, task);
+        sum.seconds += cost.seconds - costs->rates.task_seconds;
+        sum.bytes += cost.bytes;
+    }
+    ot_schedule_free(&schedule);
+    ot_layout_free(&layout);
+    return sum;
+}
+
+/* Two hosts with two ranks each, and one turn a rank: ranks 1 and 2 are neighbours over the network. What is
+ * inside a host goes at another rate. Two replicas share the network, with the halves of the model on a
+ * host each. */
+static void transfers_have_the_rates_of_their_links(void **state) {
+    enum { RANKS = 4, MICRO = 16 };
+    (void)state;
+    struct fake f;
+    struct ot_costs costs;
+    struct ot_plan plans[RANKS];
+    const double inside = 1e10, between = 1e9;
+    struct ot_rates rates = fake_rates;
+    rates.comm_bytes = 1; /* transfers do not take the rate of other operations */
+    fake_open_small(&f, OT_BF16, false);
+    check_ok(ot_costs_estimate(&f.chain, &rates, 512, 512, &costs));
+    struct ot_plan_request rq = request_of(&f, (struct ot_shard){.ranks = RANKS, .mode = OT_SHARD_STAGES});
+    rq.step_sequences = MICRO;
+    for (int replicas = 1; replicas <= 2; replicas++) {
+        rq.shard.stages = RANKS / replicas;
+        for (rq.shard.rank = 0; rq.shard.rank < RANKS; rq.shard.rank++)
+            check_ok(ot_plan_make(&rq, &plans[rq.shard.rank]));
+        double boundary = (double)ot_chain_boundary_bytes(&f.chain, 512) * MICRO / replicas;
+        costs.rates.host_ranks = 2;
+        costs.rates.inside = (struct ot_transfer_rate){inside, 0};
+        costs.rates.between = (struct ot_transfer_rate){between, 0};
+        double bytes = sum_transfers(&f, &plans[0], &costs).bytes;
+        assert_true(fabs(bytes - 2 * boundary) < 1); /* out and back */
+        double rate = replicas == 1 ? inside : between / 2;
+        assert_true(fabs(sum_transfers(&f, &plans[0], &costs).seconds * rate / bytes - 1) < 1e-9);
+        if (replicas == 1) { /* it has both kinds of neighbours */
+            double seconds = sum_transfers(&f, &plans[1], &costs).seconds;
+            assert_true(seconds >= 2 * boundary / between * (1 - 1e-9));
+            assert_true(seconds <= 2 * boundary * (1 / between + 1 / inside) * (1 + 1e-9));
+            costs.rates.host_ranks = 0; /* not known: as inside */
+            assert_true(sum_transfers(&f, &plans[1], &costs).seconds < 0.5 * seconds);
+        }
+        for (int r = 0; r < RANKS; r++)
+            ot_plan_free(&plans[r]);
+    }
+    ot_costs_free(&costs);
+}
+
 /* With one copy of the weights nothing is gathered: a rank fetches whole slabs, as often as it would gather
  * them, and meets the others once for each slab. */
 static void one_copy_is_fetched_whole(void **state) {
@@ -240,9 +302,13 @@ static void ranks_divide_their_host(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_are_those_of_the_formula),     cmocka_unit_test(a_rank_holds_its_share),
-        cmocka_unit_test(one_copy_is_fetched_whole),          cmocka_unit_test(any_plan_of_ranks),
-        cmocka_unit_test(an_unknown_communicator_is_refused), cmocka_unit_test(ranks_divide_their_host),
+        cmocka_unit_test(bytes_are_those_of_the_formula),
+        cmocka_unit_test(a_rank_holds_its_share),
+        cmocka_unit_test(transfers_have_the_rates_of_their_links),
+        cmocka_unit_test(one_copy_is_fetched_whole),
+        cmocka_unit_test(any_plan_of_ranks),
+        cmocka_unit_test(an_unknown_communicator_is_refused),
+        cmocka_unit_test(ranks_divide_their_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

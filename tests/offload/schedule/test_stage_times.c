@@ -1,4 +1,6 @@
 /* The table of ticks of stages: any chain, any owners, any rounds, and slabs that some blocks share. */
+#include <math.h>
+
 #include "offload/plan/slabs.h"
 #include "offload/plan/stages.h"
 #include "offload/schedule/stage_times.h"
@@ -43,6 +45,8 @@ static void draw(struct drawn *d, uint64_t seed) {
     d->plan.first_round = PICK(d->plan.max_micro + 1);
     d->plan.round_micro = 1 + PICK(d->plan.max_micro);
     d->plan.shard.head_layers = PICK(4);
+    d->plan.shard.late_layers = PICK(2) ? PICK(chain->n_blocks - 2) : 0;
+    d->plan.shard.late_percent = 50 + 10 * PICK(20);
     d->plan.shard.in_flight = PICK(4);
     if (d->plan.shard.in_flight > 1) /* these are equally long */
         d->plan.first_round = d->plan.round_micro;
@@ -60,10 +64,15 @@ static int owner(const struct drawn *d, int block) {
 
 /* The tick in which a unit ends. */
 static int end_of(const struct drawn *d, int block, int micro, bool backward) {
-    int time = ot_stage_time(&d->times, block, micro, backward), layers = d->plan.shard.head_layers;
-    bool heavy = block == d->fake.chain.n_blocks - 1 && layers > 1;
+    const struct ot_shard *shard = &d->plan.shard;
+    int time = ot_stage_time(&d->times, block, micro, backward), end = d->fake.chain.n_blocks - 1;
+    int ticks = shard->late_layers > 0 ? 3 : 1;
+    if (block == end && shard->head_layers > 1)
+        ticks *= shard->head_layers;
+    if (block < end && block >= end - shard->late_layers)
+        ticks = (int)lround(3 * shard->late_percent / 100.0);
     assert_true(time >= 0);
-    return time + (heavy ? layers : 1) * (backward ? OT_STAGE_BACKWARD_TICKS : 1);
+    return time + ticks * (backward ? OT_STAGE_BACKWARD_TICKS : 1);
 }
 
 /* The tick in which a result of (block, micro) may be read by the owner of `reader`. */
