@@ -96,6 +96,13 @@ static void brief_help_is_a_page(void **state) {
         assert_in_range(lines, 5, 30);
         assert_non_null(strstr(text, "--help all."));
         const struct ot_topic *help = ot_help_of_command(command);
+        char example[200];
+        snprintf(example, sizeof example, "\n\n  %.*s\n\n", (int)strcspn(help->blocks[1].text, "\n"),
+                 help->blocks[1].text);
+        assert_non_null(strstr(text, example));
+        assert_true((strstr(text, "\nOther commands: generate eval tokenize ") != NULL) ==
+                    (c == OT_COMMAND_TRAIN));
+        assert_true((strstr(text, "\ndownload.\n") != NULL) == (c == OT_COMMAND_TRAIN));
         for (int i = 2; i < help->n_blocks; i++) {
             const char *name = help->blocks[i].term;
             if (!mentions(text, name) ||
