@@ -99,21 +99,35 @@ static int grow(const struct ot_plan_request *rq, struct ot_candidate *c, struct
 
 /* ---- on nvme: as little as possible ---- */
 
-/* Sets c->spilled to the least value in [low, high] that the host has room for. `high` is known to fit. In
- * this range a larger value never needs more of the host. */
+/* Sets c->spilled to the least value in (low, high] that the host has room for. `high` is known to fit, and
+ * `low` not to. In this range a larger value never needs more of the host, and each step frees nearly the
+ * same memory. */
 static int least_spilled(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
-                         int low, int high) {
-    while (low < high) {
+                         int low, size_t at_low, int high, size_t at_high) {
+    enum { ESTIMATES = 3 }; /* after so many, halves the rest each time */
+    const size_t budget = rq->budget_bytes[OT_TIER_HOST];
+    for (int tries = 0; high - low > 1; tries++) {
         struct need need;
-        c->spilled = low + (high - low) / 2;
+        double share = (double)(at_low - budget) / (double)(at_low - at_high);
+        int steps = tries < ESTIMATES ? (int)ceil(share * (high - low)) : (high - low) / 2;
+        c->spilled = low + ot_max(1, ot_min(steps, high - low - 1));
         OT_TRY(measure(rq, c, plan, &need));
-        if (need.bytes[OT_TIER_HOST] <= rq->budget_bytes[OT_TIER_HOST])
-            high = c->spilled;
-        else
-            low = c->spilled + 1;
+        bool more = need.bytes[OT_TIER_HOST] > budget;
+        *(more ? &low : &high) = c->spilled;
+        *(more ? &at_low : &at_high) = need.bytes[OT_TIER_HOST];
     }
-    c->spilled = low;
+    c->spilled = high;
     return 0;
+}
+
+/* The largest value of c->spilled for each kind of data on nvme: none, state, activations, gradients, weights
+ * (build.h). */
+enum { SPILLED_KINDS = 5 };
+
+static void list_kinds(const struct ot_chain *chain, int last[SPILLED_KINDS]) {
+    int n = chain->n_slabs;
+    memcpy(last, (int[]){0, n, n + 1, 2 * n + 1, ot_candidate_most_spilled(chain)},
+           SPILLED_KINDS * sizeof *last);
 }
 
 /* Measures the candidate with as little on nvme as the host's budget allows. If the host is too small in any
@@ -121,10 +135,10 @@ static int least_spilled(const struct ot_plan_request *rq, struct ot_candidate *
  * on the host, so each kind is searched separately. */
 static int measure_spilled(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
                            struct need *out) {
-    int n = rq->chain->n_slabs, best = 0;
-    const int last[] = {0, n, n + 1, 2 * n + 1, ot_candidate_most_spilled(rq->chain)};
-    size_t least = SIZE_MAX;
-    for (int kind = 0; kind < (int)(sizeof last / sizeof *last); kind++) {
+    int last[SPILLED_KINDS], best = 0;
+    list_kinds(rq->chain, last);
+    size_t least = SIZE_MAX, before = SIZE_MAX;
+    for (int kind = 0; kind < SPILLED_KINDS; kind++) {
         c->spilled = last[kind];
         OT_TRY(measure(rq, c, plan, out));
         if (rq->budget_bytes[OT_TIER_NVME] == 0)
@@ -132,9 +146,10 @@ static int measure_spilled(const struct ot_plan_request *rq, struct ot_candidate
         if (out->bytes[OT_TIER_HOST] <= rq->budget_bytes[OT_TIER_HOST]) {
             if (kind == 0)
                 return 0;
-            OT_TRY(least_spilled(rq, c, plan, last[kind - 1] + 1, last[kind]));
+            OT_TRY(least_spilled(rq, c, plan, last[kind - 1], before, last[kind], out->bytes[OT_TIER_HOST]));
             return measure(rq, c, plan, out);
         }
+        before = out->bytes[OT_TIER_HOST];
         if (out->bytes[OT_TIER_HOST] < least) {
             least = out->bytes[OT_TIER_HOST];
             best = last[kind];
@@ -332,11 +347,14 @@ static int find_all_resident(const struct ot_plan_request *rq, struct micro_rang
                                    .tile_slots = TILE_SLOTS,
                                    .grad_slots = TILE_SLOTS,
                                    .activations = OT_HOME_GPU};
-        OT_TRY(measure_spilled(rq, c, plan, &need));
+        OT_TRY(measure(rq, c, plan, &need));
         if (!is_all_resident(plan))
             return 0;
-        if (has_room(rq, &need, OT_TIER_GPU) && has_room(rq, &need, OT_TIER_HOST))
-            return 1;
+        if (fits(rq, &need, OT_TIER_GPU)) { /* what is on nvme does not change the device's need */
+            OT_TRY(measure_spilled(rq, c, plan, &need));
+            if (has_room(rq, &need, OT_TIER_HOST))
+                return 1;
+        }
         if (rq->micro_sequences || micro / 2 < least)
             return 0;
     }
@@ -359,6 +377,25 @@ static int first_kept(const struct ot_plan_request *rq) {
     return may_keep_on_gpu(rq) ? (int)lround(rq->kept_on * middle) : 0;
 }
 
+/* True if the host may have room for the candidate. It needs least with all slabs on the device, or, where the
+ * pool's weights would stay on the host then, with no slab there and as much as possible on nvme. */
+static bool may_fit_host(const struct ot_plan_request *rq, const struct ot_candidate *candidate,
+                         struct ot_plan *plan) {
+    struct ot_candidate c = *candidate;
+    struct need need;
+    int last[SPILLED_KINDS];
+    list_kinds(rq->chain, last);
+    for (int kind = rq->budget_bytes[OT_TIER_NVME] > 0 ? SPILLED_KINDS - 1 : 0; kind >= 0; kind--)
+        for (int all = 1; all >= 0; all--) {
+            c.resident = all ? rq->chain->n_slabs : 0;
+            c.spilled = last[kind];
+            if (measure(rq, &c, plan, &need) < 0 ||
+                need.bytes[OT_TIER_HOST] <= rq->budget_bytes[OT_TIER_HOST])
+                return true; /* the search tells an error */
+        }
+    return false;
+}
+
 /* Tries activations on the device before the host, sums that leave before those that stay, slots downward. */
 static int find_with(const struct ot_plan_request *rq, int64_t micro, int rounds, struct ot_candidate *c,
                      struct ot_plan *plan, struct seen *seen) {
@@ -369,14 +406,16 @@ static int find_with(const struct ot_plan_request *rq, int64_t micro, int rounds
         struct need need;
         *c = (struct ot_candidate){.micro_sequences = micro,
                                    .rounds = rounds,
+                                   .sums_stay = try % stays > 0,
                                    .kept_blocks = first_kept(rq),
                                    .slots = fewest_slots,
                                    .tile_slots = FEW_TILE_SLOTS,
                                    .grad_slots = FEW_TILE_SLOTS,
                                    .activations = (enum ot_home)(try / stays)};
         OT_TRY(rq->is_trial ? measure(rq, c, plan, &need) : 0);
-        if (rq->is_trial && !has_room(rq, &need, OT_TIER_GPU))
-            continue; /* with more slots or resident slabs there is no room either */
+        /* with more slots, and with more or fewer resident slabs, there is no room either */
+        if (rq->is_trial && (!has_room(rq, &need, OT_TIER_GPU) || !may_fit_host(rq, c, plan)))
+            continue;
         for (int slots = most_slots; slots >= fewest_slots; slots--) {
             *c = (struct ot_candidate){.micro_sequences = micro,
                                        .rounds = rounds,
