@@ -27,7 +27,7 @@ enum { SEEDS = 3, STAGE_SEEDS = 2 };
 enum { VARIED_STARTS = 24 };
 static const double VARIANT_NEAR = 1.5;
 /* The tiles of a plan that is simulated often, and the share of the host that one tile's state may take. */
-enum { MOST_SEARCH_TILES = 1024, SLOTS_SHARE = 32 };
+enum { MOST_SEARCH_TILES = 1024, SLOTS_SHARE = 512 };
 /* The most plans, and requests, that are remembered. Later ones may be tried again. */
 enum { OT_PLANNER_MOST_SEEN = 1024 };
 
