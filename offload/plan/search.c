@@ -11,12 +11,6 @@
 /* ENOUGH tokens in a micro-batch keep the matrix units of every known device busy. SOUND costs a few percent;
  * smaller micro-batches are not used to make everything resident. */
 enum { MICRO_TOKENS_ENOUGH = 4096, MICRO_TOKENS_SOUND = 1024 };
-/* Parameters of a tile, the CPU pool's unit of work: 2 Mi parameters are 52 MB of traffic. That takes a few
- * milliseconds, far more than handing over the work. */
-enum { TILE_PARAMS = 2 << 20 };
-/* The most tiles in all: each tile is a task, and checking the order of n tasks takes n^2 / 2 bytes. The
- * tiles of a 70B model grow to 17 Mi parameters, still fifty in a layer. */
-enum { MOST_TILES = OT_PLAN_MAX_TILE_SLOTS };
 /* The smallest tile that is still worth a task. Smaller ones are not tried, even if memory is short. */
 enum { LEAST_TILE_PARAMS = 1 << 16 };
 /* Host slots for tiles on nvme, and for gradients on their way there: TILE_SLOTS let reads, updates and
@@ -377,8 +371,8 @@ static int first_kept(const struct ot_plan_request *rq) {
     return may_keep_on_gpu(rq) ? (int)lround(rq->kept_on * middle) : 0;
 }
 
-/* True if the host may have room for the candidate. It needs least with all slabs on the device, or, where the
- * pool's weights would stay on the host then, with no slab there and as much as possible on nvme. */
+/* True if the host may have room. It needs least with all slabs on the device; or with none there and as much
+ * as possible on nvme, because the pool's weights stay on the host beside those on the device. */
 static bool may_fit_host(const struct ot_plan_request *rq, const struct ot_candidate *candidate,
                          struct ot_plan *plan) {
     struct ot_candidate c = *candidate;
@@ -481,23 +475,11 @@ static int find_candidate(const struct ot_plan_request *rq, struct ot_candidate 
 
 /* ---- the size of tiles ---- */
 
-/* Parameters of a tile of all trained slabs in n tiles. */
-static int64_t tile_of(const struct ot_chain *chain, int64_t n) {
-    int64_t total = 0;
-    for (int s = 0; s < chain->n_slabs; s++)
-        total += chain->slabs[s].frozen ? 0 : chain->slabs[s].n_params;
-    return (total / n / OT_SLAB_ALIGN_PARAMS + 1) * OT_SLAB_ALIGN_PARAMS;
-}
-
-static int64_t choose_tile(const struct ot_chain *chain) {
-    int64_t tile = tile_of(chain, MOST_TILES);
-    return ot_max(tile, TILE_PARAMS);
-}
-
 /* Finds a candidate with tiles of the chosen size, halved `halvings` times. */
 static int try_tiles(const struct ot_plan_request *rq, int halvings, struct ot_candidate *c,
                      struct ot_plan *plan, struct seen *seen) {
-    plan->tile_params = (choose_tile(rq->chain) >> halvings) / OT_SLAB_ALIGN_PARAMS * OT_SLAB_ALIGN_PARAMS;
+    plan->tile_params =
+        (ot_plan_choose_tile(rq->chain) >> halvings) / OT_SLAB_ALIGN_PARAMS * OT_SLAB_ALIGN_PARAMS;
     return find_candidate(rq, c, plan, seen);
 }
 
@@ -505,7 +487,7 @@ static int try_tiles(const struct ot_plan_request *rq, int halvings, struct ot_c
  * smallest tiles do not fit, nothing does. */
 static int find_tiles(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan) {
     struct seen seen = {{SIZE_MAX, SIZE_MAX, SIZE_MAX}, {{SIZE_MAX, SIZE_MAX, SIZE_MAX}}};
-    int64_t least = tile_of(rq->chain, MOST_TILES), tile = choose_tile(rq->chain);
+    int64_t least = ot_plan_tile_of(rq->chain, OT_PLAN_MOST_TILES), tile = ot_plan_choose_tile(rq->chain);
     bool in_slots = rq->train && (rq->budget_bytes[OT_TIER_NVME] > 0 || rq->fractions[OT_TILE_STREAM] > 0);
     int rc, low = 1, high = 0;
     least = ot_max(least, LEAST_TILE_PARAMS);
@@ -535,10 +517,8 @@ static int find_tiles(const struct ot_plan_request *rq, struct ot_candidate *c, 
  * limit is slots for half of the tiles: with more, the host would hold nearly as much as if the state lived
  * there. */
 static int grow_tile_slots(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan) {
-    int64_t half = ot_plan_passing_tiles(plan) / 2;
-    return plan->tile_slots == 0
-               ? 0
-               : grow(rq, c, plan, &c->tile_slots, half < MOST_TILES ? (int)half : MOST_TILES);
+    int64_t half = ot_min(ot_plan_passing_tiles(plan) / 2, OT_PLAN_MOST_TILES);
+    return plan->tile_slots == 0 ? 0 : grow(rq, c, plan, &c->tile_slots, (int)half);
 }
 
 /* Grows the slots for gradients on their way to nvme. A layer's gradients leave all at once. With room for
@@ -566,24 +546,6 @@ static int grow_shadows(const struct ot_plan_request *rq, struct ot_candidate *c
 
 /* ---- the plan ---- */
 
-/* A pass that needs at most half of the parts: the bytes that stay at home are worth more than the time that
- * fetches wait for the choice, because such a pass has few tokens and computes little. */
-static bool fetches_used(const struct ot_plan_request *rq) {
-    const struct ot_chain *chain = rq->chain;
-    int64_t micro = rq->micro_sequences ? rq->micro_sequences : rq->step_sequences;
-    double all = rq->pass_tokens ? (double)rq->pass_tokens : (double)rq->sequence_tokens * (double)micro;
-    int64_t tokens = all < INT32_MAX ? (int64_t)all : INT32_MAX; /* enough to need all parts */
-    double used = 0, parts = 0;
-    if (rq->fetch != OT_FETCH_CHOSEN)
-        return rq->fetch == OT_FETCH_USED_PARTS;
-    for (int b = 0; b < chain->n_blocks && !rq->train && rq->shard.mode != OT_SHARD_STAGES; b++)
-        if (ot_block_parts(chain, b) > 0) {
-            parts += ot_block_parts(chain, b);
-            used += ot_block_used_parts(chain, b, tokens);
-        }
-    return used > 0 && used <= parts / 2;
-}
-
 static int make(const struct ot_plan_request *rq, struct ot_plan *out) {
     struct ot_candidate c;
     int rc;
@@ -596,11 +558,11 @@ static int make(const struct ot_plan_request *rq, struct ot_plan *out) {
     out->shard = rq->shard;
     out->train = rq->train;
     out->clip = rq->clip;
-    out->fetch_used = fetches_used(rq);
+    out->fetch_used = ot_plan_fetches_used(rq);
     out->pinned_contents = rq->pinned_contents;
     out->texts = rq->texts;
     out->snapshot_slots = rq->snapshot_slots;
-    out->tile_params = rq->tile_params ? rq->tile_params : choose_tile(rq->chain);
+    out->tile_params = rq->tile_params ? rq->tile_params : ot_plan_choose_tile(rq->chain);
     OT_TRY_GOTO(ot_stages_divide(rq->chain, out), rc, out_failed);
     OT_TRY_GOTO(ot_plan_check_counts(rq, out), rc, out_failed);
     OT_TRY_GOTO(find_tiles(rq, &c, out), rc, out_failed);

@@ -227,9 +227,9 @@ int ot_sim_advance(struct sim *sim, double wait) {
 
 /* ---- the prediction ---- */
 
-/* No step before LAST takes longer than a later step by more than this share. In 2,000 simulated plans of real
- * machines and of tiny ones, the first step took up to 2.3 % longer than the measured steps, and the second up
- * to 3.6 %. */
+/* No step before LAST takes longer than later ones by more than this share. In 2,000 simulated plans of real
+ * machines and of tiny ones, the first step took up to 2.3 % longer than the measured steps, and the second
+ * up to 3.6 %. */
 static const double UNEVEN = 0.05;
 
 static int predict(const struct sim *sim, struct ot_prediction *out) {

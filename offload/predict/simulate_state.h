@@ -69,8 +69,8 @@ struct sim {
     double now, decided[STEPS + 1]; /* decided: when a step's last decision ended */
     /* Seconds of the compute lane's tasks that have not ended and must end before the decision of LAST */
     double compute_left, compute_step; /* compute_step: of all tasks of a step */
-    bool is_measured;             /* the compute lane works on, after the decision of step LAST */
-    struct ot_trace *own, *trace; /* own: for the summary; trace: the caller's, or NULL */
+    bool is_measured;                  /* the compute lane works on, after the decision of step LAST */
+    struct ot_trace *own, *trace;      /* own: for the summary; trace: the caller's, or NULL */
     /* Several ranks in one time (simulate_ranks.h): true if the comm lane's next task, number `next` of the
      * lane, may begin. NULL: always. */
     bool (*may_begin)(const struct sim *sim, int64_t step, int next);
