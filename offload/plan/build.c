@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offload/plan/used_parts.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 
@@ -283,6 +284,43 @@ int ot_candidate_measure(const struct ot_plan_request *rq, const struct ot_candi
         memcpy(rq->memo->places[place].bytes, bytes, sizeof rq->memo->places[place].bytes);
     }
     return 0;
+}
+
+/* ---- what follows from the request alone ---- */
+
+/* Parameters of a tile, the CPU pool's unit of work: 2 Mi parameters are 52 MB of traffic. That takes a few
+ * milliseconds, far more than handing over the work. */
+enum { TILE_PARAMS = 2 << 20 };
+
+/* Parameters of a tile of all trained slabs in n tiles. */
+int64_t ot_plan_tile_of(const struct ot_chain *chain, int64_t n) {
+    int64_t total = 0;
+    for (int s = 0; s < chain->n_slabs; s++)
+        total += chain->slabs[s].frozen ? 0 : chain->slabs[s].n_params;
+    return (total / n / OT_SLAB_ALIGN_PARAMS + 1) * OT_SLAB_ALIGN_PARAMS;
+}
+
+int64_t ot_plan_choose_tile(const struct ot_chain *chain) {
+    int64_t tile = ot_plan_tile_of(chain, OT_PLAN_MOST_TILES);
+    return ot_max(tile, TILE_PARAMS);
+}
+
+/* A pass that needs at most half of the parts: the bytes that stay at home are worth more than the time that
+ * fetches wait for the choice, because such a pass has few tokens and computes little. */
+bool ot_plan_fetches_used(const struct ot_plan_request *rq) {
+    const struct ot_chain *chain = rq->chain;
+    int64_t micro = rq->micro_sequences ? rq->micro_sequences : rq->step_sequences;
+    double all = rq->pass_tokens ? (double)rq->pass_tokens : (double)rq->sequence_tokens * (double)micro;
+    int64_t tokens = all < INT32_MAX ? (int64_t)all : INT32_MAX; /* enough to need all parts */
+    double used = 0, parts = 0;
+    if (rq->fetch != OT_FETCH_CHOSEN)
+        return rq->fetch == OT_FETCH_USED_PARTS;
+    for (int b = 0; b < chain->n_blocks && !rq->train && rq->shard.mode != OT_SHARD_STAGES; b++)
+        if (ot_block_parts(chain, b) > 0) {
+            parts += ot_block_parts(chain, b);
+            used += ot_block_used_parts(chain, b, tokens);
+        }
+    return used > 0 && used <= parts / 2;
 }
 
 /* ---- request ---- */

@@ -86,4 +86,13 @@ bool ot_plan_passes_host(const struct ot_chain *chain, const struct ot_plan *pla
 bool ot_plan_passes_grads(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 bool ot_plan_moves_grads(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 
+/* The most tiles in all: each tile is a task, and checking the order of n tasks takes n^2 / 2 bytes. The
+ * tiles of a 70B model grow to 17 Mi parameters, still fifty in a layer. */
+enum { OT_PLAN_MOST_TILES = OT_PLAN_MAX_TILE_SLOTS };
+/* Parameters of a tile of all trained slabs in n tiles; of a tile where nothing is short. */
+int64_t ot_plan_tile_of(const struct ot_chain *chain, int64_t n);
+int64_t ot_plan_choose_tile(const struct ot_chain *chain);
+/* True if only used parts of slabs are fetched. */
+bool ot_plan_fetches_used(const struct ot_plan_request *rq);
+
 #endif

@@ -379,9 +379,10 @@ static void add_kept(struct ot_layout_maker *mk) {
     layout->kept = ot_layout_new_indices(mk, (int64_t)chain->n_blocks * layout->places);
     for (int b = 0; layout->kept && b < chain->n_blocks; b++) {
         struct ot_kept kept = ot_plan_kept(chain, plan, b);
+        if (kept.level == OT_KEEP_NONE)
+            continue;
         size_t bytes = chain->saved_bytes(chain->context, b, kept.level, plan->micro_tokens);
-        if (kept.level != OT_KEEP_NONE)
-            add_kept_homes(mk, kept, bytes, &layout->kept[b * layout->places]);
+        add_kept_homes(mk, kept, bytes, &layout->kept[b * layout->places]);
         if (kept.tier != OT_TIER_GPU && bytes > largest)
             largest = bytes;
         if (kept.tier == OT_TIER_NVME && bytes > largest_on_nvme)

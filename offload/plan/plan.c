@@ -48,22 +48,8 @@ const char *ot_shard_mode_name(enum ot_shard_mode mode) {
     return names[mode];
 }
 
-int ot_shard_ranks(const struct ot_shard *shard) {
-    return ot_max(shard->ranks, 1);
-}
-
-int ot_shard_stages(const struct ot_shard *shard) {
-    if (shard->mode != OT_SHARD_STAGES)
-        return 1;
-    return shard->stages > 0 ? shard->stages : ot_shard_ranks(shard);
-}
-
 int ot_shard_stage(const struct ot_shard *shard) {
     return shard->rank / ot_shard_holders(shard);
-}
-
-int ot_shard_holders(const struct ot_shard *shard) {
-    return ot_shard_ranks(shard) / ot_shard_stages(shard);
 }
 
 int ot_shard_holder(const struct ot_shard *shard) {

@@ -139,13 +139,23 @@ enum { OT_SHARD_WORLD_GROUPS = 8 };
  * OT_SLAB_ALIGN_PARAMS parameters has 64 of them, so that 64 ranks have equal shares of every slab. */
 enum { OT_SHARD_ALIGN_PARAMS = 32 };
 
-int ot_shard_ranks(const struct ot_shard *shard); /* >= 1 */
+/* Inline: a search asks for these numbers millions of times, for each slab of each plan. */
+static inline int ot_shard_ranks(const struct ot_shard *shard) { /* >= 1 */
+    return shard->ranks > 1 ? shard->ranks : 1;
+}
 /* The number of stages, and the stage of this rank; without stages: 1, and 0. */
-int ot_shard_stages(const struct ot_shard *shard);
+static inline int ot_shard_stages(const struct ot_shard *shard) {
+    if (shard->mode != OT_SHARD_STAGES)
+        return 1;
+    return shard->stages > 0 ? shard->stages : ot_shard_ranks(shard);
+}
 int ot_shard_stage(const struct ot_shard *shard);
 /* The holders of a slab, whose gradient sums are added up: without `world` the bits follow from their number.
  * The number of this rank among the holders; with several stages that is its replica. */
-int ot_shard_holders(const struct ot_shard *shard);
+static inline int ot_shard_holders(const struct ot_shard *shard) {
+    return shard->mode == OT_SHARD_STAGES ? ot_shard_ranks(shard) / ot_shard_stages(shard)
+                                          : ot_shard_ranks(shard);
+}
 int ot_shard_holder(const struct ot_shard *shard);
 /* The rank that has a stage in a replica: the holders of a stage are consecutive ranks. */
 int ot_shard_rank_of(const struct ot_shard *shard, int holder, int stage);

@@ -11,12 +11,6 @@
 /* ENOUGH tokens in a micro-batch keep the matrix units of every known device busy. SOUND costs a few percent;
  * smaller micro-batches are not used to make everything resident. */
 enum { MICRO_TOKENS_ENOUGH = 4096, MICRO_TOKENS_SOUND = 1024 };
-/* Parameters of a tile, the CPU pool's unit of work: 2 Mi parameters are 52 MB of traffic. That takes a few
- * milliseconds, far more than handing over the work. */
-enum { TILE_PARAMS = 2 << 20 };
-/* The most tiles in all: each tile is a task, and checking the order of n tasks takes n^2 / 2 bytes. The
- * tiles of a 70B model grow to 17 Mi parameters, still fifty in a layer. */
-enum { MOST_TILES = OT_PLAN_MAX_TILE_SLOTS };
 /* The smallest tile that is still worth a task. Smaller ones are not tried, even if memory is short. */
 enum { LEAST_TILE_PARAMS = 1 << 16 };
 /* Host slots for tiles on nvme, and for gradients on their way there: TILE_SLOTS let reads, updates and
@@ -99,21 +93,35 @@ static int grow(const struct ot_plan_request *rq, struct ot_candidate *c, struct
 
 /* ---- on nvme: as little as possible ---- */
 
-/* Sets c->spilled to the least value in [low, high] that the host has room for. `high` is known to fit. In
- * this range a larger value never needs more of the host. */
+/* Sets c->spilled to the least value in (low, high] that the host has room for. `high` is known to fit, and
+ * `low` not to. In this range a larger value never needs more of the host, and each step frees nearly the
+ * same memory. */
 static int least_spilled(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
-                         int low, int high) {
-    while (low < high) {
+                         int low, size_t at_low, int high, size_t at_high) {
+    enum { ESTIMATES = 3 }; /* after so many, halves the rest each time */
+    const size_t budget = rq->budget_bytes[OT_TIER_HOST];
+    for (int tries = 0; high - low > 1; tries++) {
         struct need need;
-        c->spilled = low + (high - low) / 2;
+        double share = (double)(at_low - budget) / (double)(at_low - at_high);
+        int steps = tries < ESTIMATES ? (int)ceil(share * (high - low)) : (high - low) / 2;
+        c->spilled = low + ot_max(1, ot_min(steps, high - low - 1));
         OT_TRY(measure(rq, c, plan, &need));
-        if (need.bytes[OT_TIER_HOST] <= rq->budget_bytes[OT_TIER_HOST])
-            high = c->spilled;
-        else
-            low = c->spilled + 1;
+        bool more = need.bytes[OT_TIER_HOST] > budget;
+        *(more ? &low : &high) = c->spilled;
+        *(more ? &at_low : &at_high) = need.bytes[OT_TIER_HOST];
     }
-    c->spilled = low;
+    c->spilled = high;
     return 0;
+}
+
+/* The largest value of c->spilled for each kind of data on nvme: none, state, activations, gradients, weights
+ * (build.h). */
+enum { SPILLED_KINDS = 5 };
+
+static void list_kinds(const struct ot_chain *chain, int last[SPILLED_KINDS]) {
+    int n = chain->n_slabs;
+    memcpy(last, (int[]){0, n, n + 1, 2 * n + 1, ot_candidate_most_spilled(chain)},
+           SPILLED_KINDS * sizeof *last);
 }
 
 /* Measures the candidate with as little on nvme as the host's budget allows. If the host is too small in any
@@ -121,10 +129,10 @@ static int least_spilled(const struct ot_plan_request *rq, struct ot_candidate *
  * on the host, so each kind is searched separately. */
 static int measure_spilled(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
                            struct need *out) {
-    int n = rq->chain->n_slabs, best = 0;
-    const int last[] = {0, n, n + 1, 2 * n + 1, ot_candidate_most_spilled(rq->chain)};
-    size_t least = SIZE_MAX;
-    for (int kind = 0; kind < (int)(sizeof last / sizeof *last); kind++) {
+    int last[SPILLED_KINDS], best = 0;
+    list_kinds(rq->chain, last);
+    size_t least = SIZE_MAX, before = SIZE_MAX;
+    for (int kind = 0; kind < SPILLED_KINDS; kind++) {
         c->spilled = last[kind];
         OT_TRY(measure(rq, c, plan, out));
         if (rq->budget_bytes[OT_TIER_NVME] == 0)
@@ -132,9 +140,10 @@ static int measure_spilled(const struct ot_plan_request *rq, struct ot_candidate
         if (out->bytes[OT_TIER_HOST] <= rq->budget_bytes[OT_TIER_HOST]) {
             if (kind == 0)
                 return 0;
-            OT_TRY(least_spilled(rq, c, plan, last[kind - 1] + 1, last[kind]));
+            OT_TRY(least_spilled(rq, c, plan, last[kind - 1], before, last[kind], out->bytes[OT_TIER_HOST]));
             return measure(rq, c, plan, out);
         }
+        before = out->bytes[OT_TIER_HOST];
         if (out->bytes[OT_TIER_HOST] < least) {
             least = out->bytes[OT_TIER_HOST];
             best = last[kind];
@@ -332,11 +341,14 @@ static int find_all_resident(const struct ot_plan_request *rq, struct micro_rang
                                    .tile_slots = TILE_SLOTS,
                                    .grad_slots = TILE_SLOTS,
                                    .activations = OT_HOME_GPU};
-        OT_TRY(measure_spilled(rq, c, plan, &need));
+        OT_TRY(measure(rq, c, plan, &need));
         if (!is_all_resident(plan))
             return 0;
-        if (has_room(rq, &need, OT_TIER_GPU) && has_room(rq, &need, OT_TIER_HOST))
-            return 1;
+        if (fits(rq, &need, OT_TIER_GPU)) { /* what is on nvme does not change the device's need */
+            OT_TRY(measure_spilled(rq, c, plan, &need));
+            if (has_room(rq, &need, OT_TIER_HOST))
+                return 1;
+        }
         if (rq->micro_sequences || micro / 2 < least)
             return 0;
     }
@@ -359,6 +371,25 @@ static int first_kept(const struct ot_plan_request *rq) {
     return may_keep_on_gpu(rq) ? (int)lround(rq->kept_on * middle) : 0;
 }
 
+/* True if the host may have room. It needs least with all slabs on the device; or with none there and as much
+ * as possible on nvme, because the pool's weights stay on the host beside those on the device. */
+static bool may_fit_host(const struct ot_plan_request *rq, const struct ot_candidate *candidate,
+                         struct ot_plan *plan) {
+    struct ot_candidate c = *candidate;
+    struct need need;
+    int last[SPILLED_KINDS];
+    list_kinds(rq->chain, last);
+    for (int kind = rq->budget_bytes[OT_TIER_NVME] > 0 ? SPILLED_KINDS - 1 : 0; kind >= 0; kind--)
+        for (int all = 1; all >= 0; all--) {
+            c.resident = all ? rq->chain->n_slabs : 0;
+            c.spilled = last[kind];
+            if (measure(rq, &c, plan, &need) < 0 ||
+                need.bytes[OT_TIER_HOST] <= rq->budget_bytes[OT_TIER_HOST])
+                return true; /* the search tells an error */
+        }
+    return false;
+}
+
 /* Tries activations on the device before the host, sums that leave before those that stay, slots downward. */
 static int find_with(const struct ot_plan_request *rq, int64_t micro, int rounds, struct ot_candidate *c,
                      struct ot_plan *plan, struct seen *seen) {
@@ -369,14 +400,16 @@ static int find_with(const struct ot_plan_request *rq, int64_t micro, int rounds
         struct need need;
         *c = (struct ot_candidate){.micro_sequences = micro,
                                    .rounds = rounds,
+                                   .sums_stay = try % stays > 0,
                                    .kept_blocks = first_kept(rq),
                                    .slots = fewest_slots,
                                    .tile_slots = FEW_TILE_SLOTS,
                                    .grad_slots = FEW_TILE_SLOTS,
                                    .activations = (enum ot_home)(try / stays)};
         OT_TRY(rq->is_trial ? measure(rq, c, plan, &need) : 0);
-        if (rq->is_trial && !has_room(rq, &need, OT_TIER_GPU))
-            continue; /* with more slots or resident slabs there is no room either */
+        /* with more slots, and with more or fewer resident slabs, there is no room either */
+        if (rq->is_trial && (!has_room(rq, &need, OT_TIER_GPU) || !may_fit_host(rq, c, plan)))
+            continue;
         for (int slots = most_slots; slots >= fewest_slots; slots--) {
             *c = (struct ot_candidate){.micro_sequences = micro,
                                        .rounds = rounds,
@@ -442,23 +475,11 @@ static int find_candidate(const struct ot_plan_request *rq, struct ot_candidate 
 
 /* ---- the size of tiles ---- */
 
-/* Parameters of a tile of all trained slabs in n tiles. */
-static int64_t tile_of(const struct ot_chain *chain, int64_t n) {
-    int64_t total = 0;
-    for (int s = 0; s < chain->n_slabs; s++)
-        total += chain->slabs[s].frozen ? 0 : chain->slabs[s].n_params;
-    return (total / n / OT_SLAB_ALIGN_PARAMS + 1) * OT_SLAB_ALIGN_PARAMS;
-}
-
-static int64_t choose_tile(const struct ot_chain *chain) {
-    int64_t tile = tile_of(chain, MOST_TILES);
-    return ot_max(tile, TILE_PARAMS);
-}
-
 /* Finds a candidate with tiles of the chosen size, halved `halvings` times. */
 static int try_tiles(const struct ot_plan_request *rq, int halvings, struct ot_candidate *c,
                      struct ot_plan *plan, struct seen *seen) {
-    plan->tile_params = (choose_tile(rq->chain) >> halvings) / OT_SLAB_ALIGN_PARAMS * OT_SLAB_ALIGN_PARAMS;
+    plan->tile_params =
+        (ot_plan_choose_tile(rq->chain) >> halvings) / OT_SLAB_ALIGN_PARAMS * OT_SLAB_ALIGN_PARAMS;
     return find_candidate(rq, c, plan, seen);
 }
 
@@ -466,7 +487,7 @@ static int try_tiles(const struct ot_plan_request *rq, int halvings, struct ot_c
  * smallest tiles do not fit, nothing does. */
 static int find_tiles(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan) {
     struct seen seen = {{SIZE_MAX, SIZE_MAX, SIZE_MAX}, {{SIZE_MAX, SIZE_MAX, SIZE_MAX}}};
-    int64_t least = tile_of(rq->chain, MOST_TILES), tile = choose_tile(rq->chain);
+    int64_t least = ot_plan_tile_of(rq->chain, OT_PLAN_MOST_TILES), tile = ot_plan_choose_tile(rq->chain);
     bool in_slots = rq->train && (rq->budget_bytes[OT_TIER_NVME] > 0 || rq->fractions[OT_TILE_STREAM] > 0);
     int rc, low = 1, high = 0;
     least = ot_max(least, LEAST_TILE_PARAMS);
@@ -496,10 +517,8 @@ static int find_tiles(const struct ot_plan_request *rq, struct ot_candidate *c, 
  * limit is slots for half of the tiles: with more, the host would hold nearly as much as if the state lived
  * there. */
 static int grow_tile_slots(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan) {
-    int64_t half = ot_plan_passing_tiles(plan) / 2;
-    return plan->tile_slots == 0
-               ? 0
-               : grow(rq, c, plan, &c->tile_slots, half < MOST_TILES ? (int)half : MOST_TILES);
+    int64_t half = ot_min(ot_plan_passing_tiles(plan) / 2, OT_PLAN_MOST_TILES);
+    return plan->tile_slots == 0 ? 0 : grow(rq, c, plan, &c->tile_slots, (int)half);
 }
 
 /* Grows the slots for gradients on their way to nvme. A layer's gradients leave all at once. With room for
@@ -527,24 +546,6 @@ static int grow_shadows(const struct ot_plan_request *rq, struct ot_candidate *c
 
 /* ---- the plan ---- */
 
-/* A pass that needs at most half of the parts: the bytes that stay at home are worth more than the time that
- * fetches wait for the choice, because such a pass has few tokens and computes little. */
-static bool fetches_used(const struct ot_plan_request *rq) {
-    const struct ot_chain *chain = rq->chain;
-    int64_t micro = rq->micro_sequences ? rq->micro_sequences : rq->step_sequences;
-    double all = rq->pass_tokens ? (double)rq->pass_tokens : (double)rq->sequence_tokens * (double)micro;
-    int64_t tokens = all < INT32_MAX ? (int64_t)all : INT32_MAX; /* enough to need all parts */
-    double used = 0, parts = 0;
-    if (rq->fetch != OT_FETCH_CHOSEN)
-        return rq->fetch == OT_FETCH_USED_PARTS;
-    for (int b = 0; b < chain->n_blocks && !rq->train && rq->shard.mode != OT_SHARD_STAGES; b++)
-        if (ot_block_parts(chain, b) > 0) {
-            parts += ot_block_parts(chain, b);
-            used += ot_block_used_parts(chain, b, tokens);
-        }
-    return used > 0 && used <= parts / 2;
-}
-
 static int make(const struct ot_plan_request *rq, struct ot_plan *out) {
     struct ot_candidate c;
     int rc;
@@ -557,11 +558,11 @@ static int make(const struct ot_plan_request *rq, struct ot_plan *out) {
     out->shard = rq->shard;
     out->train = rq->train;
     out->clip = rq->clip;
-    out->fetch_used = fetches_used(rq);
+    out->fetch_used = ot_plan_fetches_used(rq);
     out->pinned_contents = rq->pinned_contents;
     out->texts = rq->texts;
     out->snapshot_slots = rq->snapshot_slots;
-    out->tile_params = rq->tile_params ? rq->tile_params : choose_tile(rq->chain);
+    out->tile_params = rq->tile_params ? rq->tile_params : ot_plan_choose_tile(rq->chain);
     OT_TRY_GOTO(ot_stages_divide(rq->chain, out), rc, out_failed);
     OT_TRY_GOTO(ot_plan_check_counts(rq, out), rc, out_failed);
     OT_TRY_GOTO(find_tiles(rq, &c, out), rc, out_failed);

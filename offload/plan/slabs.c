@@ -11,41 +11,12 @@ int ot_chain_first_trained(const struct ot_chain *chain) {
     return chain->n_blocks;
 }
 
-enum ot_slot_kind ot_slab_slot_kind(const struct ot_chain *chain, int slab) {
-    const struct ot_slab_spec *spec = &chain->slabs[slab];
-    if (spec->shared)
-        return OT_SLOT_SHARED;
-    if (spec->frozen)
-        return spec->edge ? OT_SLOT_FROZEN_EDGE : OT_SLOT_FROZEN_LAYER;
-    return spec->edge ? OT_SLOT_EDGE : OT_SLOT_LAYER;
-}
-
-bool ot_slab_is_encoded(const struct ot_chain *chain, int slab) {
-    return chain->slabs[slab].encoded_bytes > 0;
-}
-
-int64_t ot_spec_units(const struct ot_slab_spec *spec) {
-    return spec->encoded_bytes > 0 ? spec->encoded_bytes / OT_ENCODED_UNIT : spec->n_params;
-}
-
-int64_t ot_slab_units(const struct ot_chain *chain, int slab) {
-    return ot_spec_units(&chain->slabs[slab]);
-}
-
 size_t ot_slab_bytes(const struct ot_chain *chain, int slab, int64_t units) {
     return (size_t)units * (ot_slab_is_encoded(chain, slab) ? OT_ENCODED_UNIT : ot_dtype_bytes(chain->dtype));
 }
 
-bool ot_plan_is_sharded(const struct ot_plan *plan) {
-    return ot_shard_holders(&plan->shard) > 1 && plan->shard.mode != OT_SHARD_NONE;
-}
-
 bool ot_plan_keeps_weights(const struct ot_plan *plan) {
     return plan->shard.mode == OT_SHARD_STATE || (ot_plan_has_stages(plan) && ot_plan_is_sharded(plan));
-}
-
-bool ot_plan_exchanges(const struct ot_plan *plan) {
-    return ot_shard_holders(&plan->shard) > 1;
 }
 
 /* A borrowed slab stays where it arrives (stages.h). */

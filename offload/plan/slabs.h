@@ -18,21 +18,39 @@ struct ot_tile_span {
 
 /* The first block that uses a trained slab: backward ends there. n_blocks: all slabs are frozen. */
 int ot_chain_first_trained(const struct ot_chain *chain);
-enum ot_slot_kind ot_slab_slot_kind(const struct ot_chain *chain, int slab);
-bool ot_slab_is_encoded(const struct ot_chain *chain, int slab);
-int64_t ot_spec_units(const struct ot_slab_spec *spec);
-int64_t ot_slab_units(const struct ot_chain *chain, int slab);
+/* Inline, like those of a shard: a search asks for each slab of each plan. */
+static inline enum ot_slot_kind ot_slab_slot_kind(const struct ot_chain *chain, int slab) {
+    const struct ot_slab_spec *spec = &chain->slabs[slab];
+    if (spec->shared)
+        return OT_SLOT_SHARED;
+    if (spec->frozen)
+        return spec->edge ? OT_SLOT_FROZEN_EDGE : OT_SLOT_FROZEN_LAYER;
+    return spec->edge ? OT_SLOT_EDGE : OT_SLOT_LAYER;
+}
+static inline bool ot_slab_is_encoded(const struct ot_chain *chain, int slab) {
+    return chain->slabs[slab].encoded_bytes > 0;
+}
+static inline int64_t ot_spec_units(const struct ot_slab_spec *spec) {
+    return spec->encoded_bytes > 0 ? spec->encoded_bytes / OT_ENCODED_UNIT : spec->n_params;
+}
+static inline int64_t ot_slab_units(const struct ot_chain *chain, int slab) {
+    return ot_spec_units(&chain->slabs[slab]);
+}
 size_t ot_slab_bytes(const struct ot_chain *chain, int slab, int64_t units);
 /* True if the weights pass through a device slot on their way to a block, before they are decoded. */
 bool ot_slab_is_streamed(const struct ot_plan *plan, int slab);
 /* True if the home of the rank's weights is the device: updates on the device change them there. */
 bool ot_slab_is_resident(const struct ot_plan *plan, int slab);
 /* True if the rank holds a share of each slab's state, and not all of it. */
-bool ot_plan_is_sharded(const struct ot_plan *plan);
+static inline bool ot_plan_is_sharded(const struct ot_plan *plan) {
+    return ot_shard_holders(&plan->shard) > 1 && plan->shard.mode != OT_SHARD_NONE;
+}
 /* True if the holders of a slab share its state alone: each has all of its weights, on the device. */
 bool ot_plan_keeps_weights(const struct ot_plan *plan);
 /* True if the holders exchange the gradient sums of slabs. */
-bool ot_plan_exchanges(const struct ot_plan *plan);
+static inline bool ot_plan_exchanges(const struct ot_plan *plan) {
+    return ot_shard_holders(&plan->shard) > 1;
+}
 /* True if the state or the waiting gradients of the engine's tiles, or the weights of the slab, pass through
  * tile slots. Weights that the device updates are only written through one; gradients are only read. */
 bool ot_slab_state_passes(const struct ot_plan *plan, int slab, enum ot_tile_engine engine);

@@ -231,6 +231,7 @@ static void count_compute(struct sim *sim) {
         if (sim->tasks[task].kind == OT_TASK_GRAD_FINISH)
             to_last_gradient = all;
     }
+    sim->compute_step = all;
     sim->compute_left = to_last_gradient > 0 ? (LAST - 1) * all + to_last_gradient : 0;
 }
 

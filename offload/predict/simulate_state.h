@@ -68,9 +68,9 @@ struct sim {
     int64_t started, completed, decided_steps;
     double now, decided[STEPS + 1]; /* decided: when a step's last decision ended */
     /* Seconds of the compute lane's tasks that have not ended and must end before the decision of LAST */
-    double compute_left;
-    bool is_measured;             /* the compute lane works on, after the decision of step LAST */
-    struct ot_trace *own, *trace; /* own: for the summary; trace: the caller's, or NULL */
+    double compute_left, compute_step; /* compute_step: of all tasks of a step */
+    bool is_measured;                  /* the compute lane works on, after the decision of step LAST */
+    struct ot_trace *own, *trace;      /* own: for the summary; trace: the caller's, or NULL */
     /* Several ranks in one time (simulate_ranks.h): true if the comm lane's next task, number `next` of the
      * lane, may begin. NULL: always. */
     bool (*may_begin)(const struct sim *sim, int64_t step, int next);
@@ -87,7 +87,9 @@ int ot_sim_advance(struct sim *sim, double wait);
 int ot_sim_predict(struct sim *sim, struct ot_prediction *out);
 /* True if the comm lane has come to its task number `next` of the step, or has passed it. */
 bool ot_sim_has_come(const struct sim *sim, int64_t step, int next);
-/* True if it is clear by now that a step takes `limit` or longer. */
+/* True if it is clear by now that a step takes `limit` or longer: too little of the measured time is left for
+ * the work of the compute lane, or the present step alone takes clearly longer, even one before WARM: queues
+ * fill up, so later steps are hardly faster. */
 bool ot_sim_is_hopeless(const struct sim *sim, double limit);
 /* After a run: true if it came to its end, and a step takes less than `limit`. */
 bool ot_sim_is_within(const struct sim *sim, double limit);

@@ -2,8 +2,10 @@
  *
  *     bench_planner [FIRST [LAST [PAIRS]]]
  *     bench_planner "--model MODEL --gpu CARD ..." [PAIRS]
+ *     bench_planner chosen [FIRST [LAST]]
+ *     bench_planner chosen "--model MODEL --gpu CARD ..."
  *
- * For the given case, or for each of the 89 of tests/plan/real_cases.c: the plan that the planner chooses,
+ * For the given case, or for each of the 95 of tests/plan/real_cases.c: the plan that the planner chooses,
  * and the best plan of a slow reference search. The reference runs the planner again with each single choice
  * forced (rounds, what is computed again, homes, engines, slots), and from the best of these with a second
  * choice forced, PAIRS times. Each of these runs starts elsewhere, so together they are many restarts.
@@ -13,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
@@ -48,6 +51,22 @@ static void add_force(const struct ot_plan_request *given, const struct ot_plan_
     request->sums = one->sums != given->sums ? one->sums : request->sums;
     if (memcmp(one->fractions, given->fractions, sizeof one->fractions) != 0)
         memcpy(request->fractions, one->fractions, sizeof request->fractions);
+}
+
+/* Prints the chosen plan alone, so that two programs can be compared in a short time: seconds of the step,
+ * CPU seconds of the search, and plans tried. */
+static void choose_only(const char *line) {
+    struct real_case real;
+    struct ot_planner_result chosen = {0};
+    int rc = real_case_open(line, &real);
+    clock_t since = clock();
+    if (rc >= 0)
+        rc = real_case_choose(&real, &real.plan_case->request, &chosen);
+    double cpu = (double)(clock() - since) / CLOCKS_PER_SEC;
+    printf("%-95s %12.6f %7.3f %5d\n", line, rc < 0 ? 0 : chosen.prediction.step_seconds, cpu, chosen.tried);
+    fflush(stdout);
+    ot_plan_free(&chosen.plan);
+    real_case_close(&real);
 }
 
 /* Returns the ratio; 0: no plan. */
@@ -95,6 +114,16 @@ static int ascending(const void *a, const void *b) {
 int main(int argc, char **argv) {
     enum { MOST = 200 };
     double ratios[MOST], longest = 0;
+    if (argc > 1 && strcmp(argv[1], "chosen") == 0) {
+        if (argc > 2 && argv[2][0] == '-') {
+            choose_only(argv[2]);
+            return 0;
+        }
+        int from = argc > 2 ? atoi(argv[2]) : 0, to = argc > 3 ? atoi(argv[3]) : MOST - 1;
+        for (int i = from; i <= to && real_case_line(i); i++)
+            choose_only(real_case_line(i));
+        return 0;
+    }
     if (argc > 1 && argv[1][0] == '-')
         return measure(argv[1], argc > 2 ? atoi(argv[2]) : 0, &longest) > 0 ? 0 : 1;
     int first = argc > 1 ? atoi(argv[1]) : 0, last = argc > 2 ? atoi(argv[2]) : MOST - 1, n = 0;

@@ -104,6 +104,13 @@ static const char *const lines[] = {
     "--model llama-3.1-8b --gpu l40s --ram 256G --nodes 4 --nic 20G --tokens-per-step 128k",
     "--model llama-3.1-8b --gpu l40s --ram 256G --nodes 4 --nic 20G --tokens-per-step 128k --lora",
     "--model llama-7b --gpu rtx4090 --ram 128G --nodes 2 --nic 10G --tokens-per-step 16k",
+    /* stages, and replicas of a pipeline */
+    "--model qwen3-32b --gpu rtx4090 --gpus 4 --ram 1T --tokens-per-step 128k",
+    "--model qwen3-32b --gpu rtx4090 --gpus 4 --ram 1T --tokens-per-step 128k --shard stages",
+    "--model llama-3.1-8b --gpu rtx4090 --gpus 8 --ram 512G --tokens-per-step 128k --shard stages",
+    "--model llama-3.1-8b --gpu rtx4090 --gpus 8 --ram 512G --tokens-per-step 128k --shard stages --stages 2",
+    "--model llama-3.1-8b --gpu l40s --gpus 4 --nodes 2 --ram 384G --nic 20G --tokens-per-step 128k",
+    "--model llama-7b --gpu h100 --gpus 2 --nodes 4 --ram 384G --nic 100G --tokens-per-step 128k",
     /* a host that is small beside the device */
     "--model llama-7b --gpu a100-80g --ram 64G --tokens-per-step 16k",
     "--model llama-7b --gpu h100 --ram 64G --tokens-per-step 16k",

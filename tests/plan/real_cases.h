@@ -5,7 +5,7 @@
 
 #include "src/plan/case.h"
 
-/* 89 cases: cards, models, memory, tokens, ranks, and ways to train. NULL after the last. */
+/* 95 cases: cards, models, memory, tokens, ranks, and ways to train. NULL after the last. */
 const char *real_case_line(int i);
 
 enum { REAL_CASE_BYTES = 256, REAL_CASE_NAME_BYTES = 80 };
