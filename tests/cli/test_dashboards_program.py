@@ -3,10 +3,12 @@ installed; the file of metrics is checked by promtool where it is installed. Els
 
 import glob
 import importlib.util
+import json
 import os
 import shutil
 import struct
 import subprocess
+import sys
 import unittest
 
 import program
@@ -182,6 +184,126 @@ class Dashboards(ProgramTest):
                        "--no-save", "--metrics", "execution")
         self.fail_with(5, "cannot make the directory", "train", *self.words, "--data", self.rows, "--steps", "2",
                        "--no-save", "--tensorboard", self.rows + "/events")
+
+
+# Stands in for wandb and for mlflow: writes down what it is told.
+FAKE = """
+import json
+run = None
+
+def say(*words):
+    with open("said", "a") as file:
+        file.write(json.dumps(words) + "\\n")
+
+def init(project, name, config):
+    global run
+    run = name
+    log_params(config)
+
+def start_run(run_name):
+    global run
+    run = run_name
+
+def active_run():
+    return run
+
+def log_params(options):
+    say("options", run, options["seq-len"])
+
+def log(numbers, step):
+    say(step, numbers)
+
+log_metrics = log
+"""
+READ_WANDB = """
+import glob, json, struct
+from wandb.proto import wandb_internal_pb2
+path, = glob.glob("wandb/offline-run-*/run-*.wandb")
+data, at, message = open(path, "rb").read(), 7, wandb_internal_pb2.Record()
+while at + 7 <= len(data):  # the format of LevelDB's log
+    room = 32768 - at % 32768
+    if room < 7:
+        at += room
+        continue
+    size, kind = struct.unpack_from("<HB", data, at + 4)
+    part = data[at + 7:at + 7 + size]
+    record = part if kind in (1, 2) else record + part
+    at += 7 + size
+    if kind in (1, 4):
+        message.ParseFromString(record)
+        numbers = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in message.history.item}
+        if numbers:
+            print(json.dumps([numbers["_step"], numbers]))
+"""
+READ_MLFLOW = """
+import json, mlflow
+client = mlflow.MlflowClient()
+run, = client.search_runs(["0"])
+assert run.data.params["seq-len"] == "128", run.data.params
+for key in run.data.metrics:
+    for one in client.get_metric_history(run.info.run_id, key):
+        print(json.dumps([one.step, {key: one.value}]))
+"""
+
+
+class Recipes(ProgramTest):
+    """The Python of `help dashboards` sends the numbers of a log to modules that stand in for wandb and mlflow, and to the
+    real ones where they are installed."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        rows = write_rows(cls.path("rows.jsonl"), sql_rows(20))
+        cls.result = program.run("train", "--no-forecast", *SMALL, "--device", "cpu", "--eval-every", "2", "--data", rows,
+                                 "--eval-fraction", "0.2", "--steps", "4", "--out", cls.path("run"))
+
+    def recipe(self, module):
+        page = self.succeed("help", "dashboards").out
+        code = page.split(f"import json, sys, {module}\n")[1].split("\n\n")[0]
+        return f"import json, sys, {module}\n" + "".join(line[2:] + "\n" for line in code.splitlines())
+
+    def python(self, folder, code, **env):
+        with open(self.path("run/log.jsonl"), "rb") as log:
+            done = subprocess.run([sys.executable, "-c", code], stdin=log, cwd=folder, capture_output=True, env=dict(os.environ, **env),
+                                  check=False, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+
+    def check_numbers(self, found):
+        """[step, {name: number}] for each number of a step or an evaluation."""
+        wanted = {(f"{event['event']}/{key}", event["step"]): value for event in self.log("run") if event["event"] in ("step", "eval")
+                  for key, value in event.items() if type(value) in (int, float)}
+        numbers = {(key, step): value for step, some in found for key, value in some.items() if "/" in key}
+        self.assertEqual(numbers, wanted)
+        self.assertIn(("step/loss", 4), numbers)
+        self.assertIn(("eval/loss", 2), numbers)
+
+    def test_what_a_recipe_sends(self):
+        self.assertEqual(self.result.code, 0, self.result.err)
+        for module in ("wandb", "mlflow"):
+            folder = self.path("fake-" + module)
+            os.mkdir(folder)
+            with open(os.path.join(folder, module + ".py"), "w", encoding="utf-8") as file:
+                file.write(FAKE)
+            self.python(folder, self.recipe(module), PYTHONPATH=folder)
+            with open(os.path.join(folder, "said"), encoding="utf-8") as file:
+                first, *rest = [json.loads(line) for line in file]
+            self.assertEqual(first, ["options", self.path("run"), 128])
+            self.check_numbers(rest)
+
+    @unittest.skipUnless(importlib.util.find_spec("wandb"), "wandb is not installed")
+    def test_wandb(self):
+        folder = self.path("wandb-runs")
+        os.mkdir(folder)
+        self.python(folder, self.recipe("wandb"), WANDB_MODE="offline", WANDB_DIR=folder, WANDB_SILENT="true")
+        self.check_numbers(self.python(folder, READ_WANDB))
+
+    @unittest.skipUnless(importlib.util.find_spec("mlflow"), "mlflow is not installed")
+    def test_mlflow(self):
+        folder = self.path("mlflow-runs")
+        os.mkdir(folder)
+        self.python(folder, self.recipe("mlflow"), MLFLOW_TRACKING_URI=f"sqlite:///{folder}/runs.db")
+        self.check_numbers(self.python(folder, READ_MLFLOW, MLFLOW_TRACKING_URI=f"sqlite:///{folder}/runs.db"))
 
 
 if __name__ == "__main__":

@@ -298,8 +298,8 @@ class Plan(plan_test.PlanTest):
         self.assertRegex(self.succeed(*SMALL, "--gpu-mem", "3G", "--explain").out, r"\nbound   .*; next ")
 
     def test_wear_is_a_warning(self):
-        words = ["plan", "--model", "llama-7b", "--gpu", "rtx4090", "--ram", "64G", "--nvme", "1T", "--tokens-per-step", "16k"]
-        self.assertRegex(self.succeed(*words, "--steps", "2000").err, r"warning: the run writes [\d.]+ TB to --nvme: \d+ % of the 600 TB")
+        words = [*SMALL, "--nvme", "1T", "--home", "state=nvme"]
+        self.assertRegex(self.succeed(*words, "--steps", "5000").err, r"warning: the run writes [\d.]+ TB to --nvme: \d+ % of the 600 TB")
         self.assertNotIn("warning", self.succeed(*words, "--steps", "10").err)
 
     def test_what_is_written_beside_is_told_in_the_row(self):
@@ -388,8 +388,9 @@ class Plan(plan_test.PlanTest):
 
     def test_the_title_of_the_least_machine(self):
         """The first way fits on no such card, so its row knows no step."""
-        text = self.succeed("plan", "--model", "llama-7b", "--gpu", "rtx4090", "--tokens-per-step", "16k", "--minimum").out
-        self.assertTrue(text.startswith("llama-7b · sequences of 2048 tokens · 16,384 tokens a step\n"), text)
+        text = self.succeed(*SMALL, "--minimum").out
+        self.assertTrue(text.startswith("tinyllama-1.1b · sequences of 2048 tokens · 8,192 tokens a step\n"), text)
+        self.assertRegex(text, r"\nall on the GPU +rtx3060 +does not fit: ")
 
     def test_gradients_on_a_disk(self):
         """70B beside 64 GiB: twice that much would hold the gradients alone."""

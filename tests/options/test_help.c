@@ -175,7 +175,7 @@ static bool is_foreign(const char *text, const char *at) {
         at--;
     size_t n = strcspn(at, "\n");
     return memmem(at, n, "meson ", 6) || memmem(at, n, "scripts/", 8) || memmem(at, n, "torchrun ", 9) ||
-           memmem(at, n, "srun ", 5);
+           memmem(at, n, "srun ", 5) || memmem(at, n, "tensorboard --", 14);
 }
 
 /* Returns the number of options that the text names. */

@@ -54,13 +54,14 @@ class Topics(unittest.TestCase):
             self.assertEqual(code, 1, text)
             self.assertTrue(said.startswith("tides.txt" + message), f"{text!r}: {said}")
 
-    def test_the_help_of_a_command_is_a_paragraph_and_examples(self):
-        code, c = self.embed("tides DIR\n\nTells\nthe tides.\n\n    tides a\n    tides b\n", "commands")
+    def test_the_help_of_a_command_has_examples_and_options(self):
+        code, c = self.embed("tides DIR\n\nTells\nthe tides.\n\n    tides a\n    tides b\n\nname\n    what\n", "commands")
         self.assertEqual(code, 0, c)
         table = c.split("ot_command_texts[] = {\n")[1].split("};")[0]
-        self.assertEqual(table.strip(), '{"tides", "tides DIR", blocks_0, 2},')
-        self.assertEqual(self.embed("tides DIR\n\nTells.\n", "commands"),
-                         (1, "tides.txt:3: the help of a command is a paragraph and literal lines\n"))
+        self.assertEqual(table.strip(), '{"tides", "tides DIR", blocks_0, 3},')
+        for text in ("tides DIR\n\nTells.\n", "tides DIR\n\nTells.\n\n    tides a\n\nMore.\n"):
+            self.assertEqual(self.embed(text, "commands"),
+                             (1, "tides.txt:3: the help of a command is a paragraph, literal lines and items\n"))
 
     def test_what_options_do_and_answers_to_foreign_ones_are_items(self):
         for folder, table in (("elsewhere", "ot_elsewhere"), ("help", "ot_option_texts")):
