@@ -231,8 +231,9 @@ void ot_options_find_rank(int argc, char *const *argv, struct ot_options *out) {
     static const char *const names[] = {"gpus", "nodes", "node-rank", "master", "device", "comm-timeout"};
     for (int at = 0; at < argc; at++) {
         size_t length = strncmp(argv[at], "--", 2) == 0 ? strcspn(argv[at] + 2, "=") : 0;
-        for (size_t i = 0; length && i < sizeof names / sizeof *names; i++)
-            if (strlen(names[i]) == length && strncmp(argv[at] + 2, names[i], length) == 0) {
+        int index = length ? ot_option_find(argv[at] + 2, length, out->command) : -1;
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+            if (index == ot_option_find(names[i], strlen(names[i]), out->command)) {
                 (void)take_option(argc, argv, &at, out);
                 break;
             }

@@ -502,11 +502,19 @@ const struct ot_option *ot_option_at(int index) {
     return index >= 0 && index < (int)(sizeof table / sizeof *table) ? &table[index] : NULL;
 }
 
+static bool is_name(const struct ot_option *option, const char *name, size_t bytes) {
+    size_t same = 0;
+    while (same < bytes &&
+           (option->name[same] == name[same] || (option->name[same] == '-' && name[same] == '_')))
+        same++;
+    return same == bytes && option->name[same] == '\0';
+}
+
 int ot_option_find(const char *name, size_t bytes, enum ot_command command) {
     const struct ot_option *option;
     int found = -1;
     for (int i = 0; (option = ot_option_at(i)); i++)
-        if (strlen(option->name) == bytes && memcmp(option->name, name, bytes) == 0) {
+        if (is_name(option, name, bytes)) {
             if (option->commands & (1u << command))
                 return i;
             found = found < 0 ? i : found;

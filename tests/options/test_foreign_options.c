@@ -157,9 +157,30 @@ static void choices_have_other_spellings(void **state) {
     refuse("--model m --data d.jsonl --schedule half", "--schedule half: must be one of ");
 }
 
+/* As Python programs spell them. (accept and refuse read '_' as a space.) */
+static void underscores_are_dashes(void **state) {
+    (void)state;
+    char *all[] = {"--model", "m", "--data", "d", "--gpu_mem", "1G", "--seq_len=128", "--show_sample"};
+    char *others[][3] = {{"train", "--gpu_mem", "1X"},
+                         {"train", "--gpu-_mem", "1G"},
+                         {"train", "--gpu_me", "1G"},
+                         {"eval", "--log_every", "5"}};
+    static const char *const why[] = {"--gpu-mem 1X", "unknown option --gpu-_mem", "unknown option --gpu_me",
+                                      "--log-every"};
+    struct ot_options o;
+    assert_int_equal(ot_options_parse(8, all, &o), 0);
+    assert_true(o.gpu_mem == 1 << 30 && o.seq_len == 128 && o.show_sample);
+    ot_options_free(&o);
+    for (int i = 0; i < 4; i++) {
+        check_fails(ot_options_parse(3, others[i], &o), OT_E_USAGE, why[i]);
+        ot_options_free(&o);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(choices_have_other_spellings),
+        cmocka_unit_test(underscores_are_dashes),
         cmocka_unit_test(agreement_and_repetition_are_accepted),
         cmocka_unit_test(options_of_other_programs_are_answered),
         cmocka_unit_test(answers_agree_with_the_option_table),
