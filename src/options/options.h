@@ -191,8 +191,8 @@ static inline bool ot_option_repeats(const struct ot_option *option) {
 }
 /* NULL past the last. If one name means different things in two commands, the table has a row for each. */
 const struct ot_option *ot_option_at(int index);
-/* The index of the command's row with this name, else of another command's row; -1: no such name. A '_' of the
- * name counts as '-', as other programs spell their options. */
+/* The index of the command's row with this name, else of another command's row; -1: no such name. A '_' of
+ * the name counts as '-', as other programs spell their options. */
 int ot_option_find(const char *name, size_t bytes, enum ot_command command);
 const char *ot_option_section_title(enum ot_option_section section);
 
