@@ -77,6 +77,7 @@ static void layers_are_divided_by_work(void **state) {
     check_work(8, 4, 150, 2, true, "233");   /* the head is at the first stage: 4 + 3.5 + 4.5 */
     check_work(4, 2, 200, 9, false, "40");   /* each rank has a layer, or the head */
     check_work(3, 1, 500, 0, false, "111");
+    check_work(6, 2, 500, 0, false, "411"); /* a layer is more than the mean of 467 */
 }
 
 /* Ranks that share slabs have all layers, and one rank is not divided. */
