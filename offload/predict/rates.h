@@ -78,9 +78,10 @@ struct ot_rates {
      * known. */
     int host_ranks;
     double host_comm_bytes, host_comm_seconds;
-    /* Transfers between stages: bytes/s in one direction, while the other direction works too, and the time
-     * of one without bytes. between: the network of a host, if host_ranks is known; else all transfers are as
-     * inside. 0: as comm_bytes and comm_seconds. */
+    /* The rates of transfers between stages: bytes/s in one direction, while the other direction works too,
+     * and the seconds of a transfer without bytes. `inside` is for ranks of one host. `between` is the
+     * network of a host; it counts if host_ranks is known, else all transfers are as inside. 0 bytes/s:
+     * transfers take comm_bytes and comm_seconds. */
     struct ot_transfer_rate {
         double bytes, seconds;
     } inside, between;

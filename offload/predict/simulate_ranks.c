@@ -25,12 +25,12 @@ struct member {
      * there for another rank. */
     int64_t at;
     bool is_waiting;
-    bool is_delayed; /* it waits there only for what is on its way */
+    bool is_delayed; /* it waits there only for data that is on its way */
     double *came;    /* [2 x comm tasks] when the rank came to the tasks of this step and the step before */
     int *first_wait; /* [comm tasks + 1] */
     struct wait {
         int rank, next; /* the other rank's task */
-        double delay;   /* what it sends is so long on its way */
+        double delay;   /* seconds until the data arrives, beside the time of its bytes */
         bool is_send;
     } * waits;
 };
@@ -56,7 +56,7 @@ static bool is_of_all(const struct ot_task *task) {
     return task->tick == INT_MAX;
 }
 
-/* What a rank sends to all is so long on its way. */
+/* Seconds from the moment when a rank sends to all until the others have it, beside the time of its bytes. */
 static double delay_of_all(const struct pipeline *p) {
     double slower = p->costs->slower[OT_LANE_COMM];
     return p->costs->rates.comm_seconds * (slower > 0 ? slower : 1);

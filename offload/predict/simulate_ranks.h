@@ -3,11 +3,11 @@
  * The simulator of one rank (simulate.h) lets a rank's transfers begin as soon as the rank is ready. In a
  * pipeline they wait for the other side. Here every rank has a simulation of its own, with its plan and its
  * rates, and all share one clock. A TRANSFER begins when each rank at the other end of one of its halves has
- * come to the same tick; the last RESULT_GATHER when all ranks have come to it. What a rank receives arrives
- * later than it is sent by the time of a transfer, or of a gather, without bytes (rates.h); but activations
- * that were sent one after the other are on their way together. So the prediction has the
- * bubbles of the pipeline: a rank computes nothing while it waits for the first micro-batches, or for a
- * slower rank.
+ * come to the same tick; the last RESULT_GATHER when all ranks have come to it.
+ * The receiver has the data later than the sender sends them: by the time of a transfer, or of a gather,
+ * without bytes (rates.h). Activations that were sent one after the other are on their way together. The
+ * prediction has the bubbles of the pipeline: a rank computes nothing while it waits for the first
+ * micro-batches, or for a slower rank.
  *
  * Several replicas do the same at the same time, so one is simulated. Its ranks exchange the slabs that they
  * share with the other replicas, without waiting for them.

@@ -45,9 +45,9 @@ const struct ot_topic *ot_topic_find(const char *name);
 
 /* ---- the texts of commands and options, for the manual (describe.c) ---- */
 
-/* The help of a command is a topic too, of commands/NAME.txt: its title is the usage, the first block says
- * what the command does, the second has the examples, one a line, and the others are the options of
- * ot_help_print_brief: a name, and some words. */
+/* The help of a command is a topic too, of commands/NAME.txt. Its title is the usage. The first block says
+ * what the command does. The second block has the examples, one a line. The other blocks are the options
+ * that ot_help_print_brief prints: a name, and some words. */
 const struct ot_topic *ot_help_of_command(enum ot_command command);
 /* What the option does, in one or two sentences. */
 const char *ot_help_of_option(const struct ot_option *option);
