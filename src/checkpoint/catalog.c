@@ -298,14 +298,17 @@ void ot_checkpoint_list_free(struct ot_checkpoint_list *list) {
 
 int ot_checkpoint_find_best(const struct ot_checkpoint_list *list, double *cost) {
     int best = -1;
+    int64_t evals_first = 0;
     for (int i = list->n - 1; i >= 0; i--) {
         struct ot_checkpoint *checkpoint;
         if (ot_checkpoint_open(list->entries[i].dir, &checkpoint) < 0)
             continue;
         double found = ot_checkpoint_record_cost(ot_checkpoint_record(checkpoint));
+        int64_t since = ot_checkpoint_record(checkpoint)->phase.evals_first;
         ot_checkpoint_close(checkpoint);
-        if (isnan(found) || (best >= 0 && found >= *cost))
+        if (isnan(found) || since < evals_first || (best >= 0 && since == evals_first && found >= *cost))
             continue;
+        evals_first = since;
         best = i;
         *cost = found;
     }

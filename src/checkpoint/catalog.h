@@ -42,7 +42,8 @@ int ot_checkpoint_name(const char *parent, int64_t step, char **out);
 int ot_checkpoint_best_parent(const char *parent, char **out);
 
 /* Returns the index of the checkpoint whose state had the best evaluation, and sets *cost (eval_history.h);
- * of equal ones the oldest. Returns -1 if the state of no readable checkpoint was evaluated. */
+ * of equal ones the oldest. Of evaluations that cannot be compared (struct ot_run_phase) only the latest
+ * count. Returns -1 if the state of no readable checkpoint was evaluated. */
 int ot_checkpoint_find_best(const struct ot_checkpoint_list *list, double *cost);
 
 /* Removes a checkpoint. The manifest is removed first, so that an interrupted removal leaves no checkpoint.

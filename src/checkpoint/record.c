@@ -41,6 +41,15 @@ static void put_progress(const struct ot_checkpoint_record *r, struct ot_json_wr
         ot_json_put_text(w, "hosts", r->hosts);
     if (r->result_step > 0)
         ot_json_put_int(w, "result_step", r->result_step);
+    if (r->phase.lr_first > 0)
+        ot_json_put_int(w, "lr_first", r->phase.lr_first);
+    if (r->phase.evals_first > 0)
+        ot_json_put_int(w, "evals_first", r->phase.evals_first);
+    if (r->phase.rows_first > 0) {
+        ot_json_put_int(w, "rows_first", r->phase.rows_first);
+        ot_json_put_int(w, "rows_epoch", r->phase.rows_at.epoch);
+        ot_json_put_int(w, "rows_sequence", r->phase.rows_at.sequence);
+    }
     ot_json_end_object(w);
 }
 
@@ -133,6 +142,8 @@ int ot_checkpoint_record_encode(const struct ot_checkpoint_record *record, char 
     put_object("options", record->options, &w);
     if (record->sources)
         ot_json_put_value(&w, "sources", record->sources);
+    if (record->history)
+        ot_json_put_value(&w, "history", record->history);
     put_object("model", record->model, &w);
     ot_json_end_object(&w);
     return ot_json_writer_take(&w, text, bytes);
@@ -215,6 +226,17 @@ static int take_progress(const struct ot_json *tree, const char *where, struct o
     return ot_json_need_int(object, where, "losses", true, 0, out->step, &losses->n);
 }
 
+/* Records of runs that never changed have none of these. */
+static int take_phase(const struct ot_json *run, const char *where, struct ot_checkpoint_record *out) {
+    struct ot_run_phase *phase = &out->phase;
+    int64_t step = out->progress.step;
+    OT_TRY(ot_json_need_int(run, where, "lr_first", false, 0, step, &phase->lr_first));
+    OT_TRY(ot_json_need_int(run, where, "evals_first", false, 0, step, &phase->evals_first));
+    OT_TRY(ot_json_need_int(run, where, "rows_first", false, 0, step, &phase->rows_first));
+    OT_TRY(ot_json_need_int(run, where, "rows_epoch", false, 0, COUNT_MAX, &phase->rows_at.epoch));
+    return ot_json_need_int(run, where, "rows_sequence", false, 0, COUNT_MAX, &phase->rows_at.sequence);
+}
+
 static int take_run(const struct ot_json *tree, const char *where, struct ot_checkpoint_record *out) {
     const struct ot_json *object;
     OT_TRY(need_object(tree, where, "position", &object));
@@ -229,6 +251,7 @@ static int take_run(const struct ot_json *tree, const char *where, struct ot_che
     out->ranks = (int)ranks;
     OT_TRY(ot_json_need_string(object, where, "hosts", false, &out->hosts));
     OT_TRY(ot_json_need_int(object, where, "result_step", false, 0, out->progress.step, &out->result_step));
+    OT_TRY(take_phase(object, where, out));
     return need_count(object, where, "log_bytes", &out->log_bytes);
 }
 
@@ -302,6 +325,10 @@ static int take_all(const char *where, struct ot_checkpoint_record *out) {
     OT_TRY(need_object(tree, where, "options", &out->options));
     if (ot_json_get(tree, "sources"))
         OT_TRY(need_object(tree, where, "sources", &out->sources));
+    out->history = ot_json_get(tree, "history");
+    if (out->history && ot_json_type(out->history) != OT_JSON_ARRAY)
+        return ot_fail(OT_E_INPUT, "%s: 'history' is %s, not an array", where,
+                       ot_json_type_name(ot_json_type(out->history)));
     return need_object(tree, where, "model", &out->model);
 }
 

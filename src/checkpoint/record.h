@@ -20,14 +20,24 @@
 
 enum { OT_CHECKPOINT_FORMAT = 1, OT_RECORD_MAX_BYTES = 4 << 20 };
 
+/* Where the options in effect begin to count, in a run that went on with other ones (--resume-with). All 0:
+ * at its first step. */
+struct ot_run_phase {
+    int64_t lr_first;   /* the schedule of learning rates begins after this step */
+    int64_t rows_first; /* the rows begin at rows_at after this step */
+    struct ot_data_position rows_at;
+    int64_t evals_first; /* evaluations before this step cannot be compared with later ones */
+};
+
 struct ot_checkpoint_record {
     struct ot_engine_progress progress;
     struct ot_data_position position; /* where the next step begins */
     int64_t steps;                    /* length of the whole run */
-    int64_t tokens;                   /* trained so far */
-    double seconds;                   /* run time so far, in this process and earlier ones */
-    int64_t log_bytes;                /* length of log.jsonl when the record was made */
-    int ranks;                        /* whose sums the last step added up; at least 1 */
+    struct ot_run_phase phase;
+    int64_t tokens;    /* trained so far */
+    double seconds;    /* run time so far, in this process and earlier ones */
+    int64_t log_bytes; /* length of log.jsonl when the record was made */
+    int ranks;         /* whose sums the last step added up; at least 1 */
     /* Hosts of the ranks, in their order, with a space between: each host keeps the segments of its own ranks
      * (--save-local). NULL: all segments are in one directory. */
     const char *hosts;
@@ -46,7 +56,9 @@ struct ot_checkpoint_record {
     /* JSON objects. NULL `options` or `model` are written as an empty object; NULL `sources` is left out. */
     const struct ot_json *options; /* as ot_options_put_json wrote it */
     const struct ot_json *sources; /* as ot_options_put_sources wrote it; NULL in older records */
-    const struct ot_json *model;   /* the config.json that ot_model_config_write makes of the model */
+    /* The changes by --resume-with so far (src/train/resume_change.h); NULL: none. */
+    const struct ot_json *history;
+    const struct ot_json *model; /* the config.json that ot_model_config_write makes of the model */
     struct ot_json *tree; /* owned; only for a record that was read: `hosts` and the objects are in it */
 };
 

@@ -317,7 +317,7 @@ static int write_gguf(struct export *e) {
 /* ---- a directory ---- */
 
 static int write_model(struct export *e) {
-    OT_TRY(ot_result_open(&e->session, e->options->out, e->lock, &e->result));
+    OT_TRY(ot_result_open(&e->session, e->options->out, e->lock, NULL, &e->result));
     OT_TRY(ot_checkpoint_master_open(e->checkpoint, OT_IO_AUTO, NULL, &e->master));
     int rc = ot_result_write_from(&e->result, e->record, get_values, e);
     ot_log_set_status("");

@@ -40,7 +40,7 @@ static int merge(struct job *job) {
     OT_TRY(ot_session_open_files(&job->settings, OT_F32, &job->session));
     OT_TRY(ot_chat_choice_open(&job->session));
     OT_TRY(ot_merge_open(&job->session, &job->merge));
-    OT_TRY(ot_result_open(&job->session, job->settings.in_effect.out, job->lock, &job->result));
+    OT_TRY(ot_result_open(&job->session, job->settings.in_effect.out, job->lock, NULL, &job->result));
     int rc = ot_result_write_from(&job->result, NULL, get_values, job);
     ot_log_set_status("");
     job->seconds = ot_clock_seconds() - begun;

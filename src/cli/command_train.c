@@ -95,7 +95,8 @@ static void find_need(struct train *t) {
 }
 
 static int find_shape(struct train *t) {
-    OT_TRY(ot_shape_run(&t->settings, t->rows.seq_len, ot_packing_sequences(t->rows.train), &t->shape));
+    OT_TRY(ot_shape_run(&t->settings, t->rows.seq_len, ot_packing_sequences(t->rows.train),
+                        &t->resume.changes.phase, &t->shape));
     OT_TRY(ot_resume_check_length(&t->resume, t->session.options, &t->shape));
     return ot_resume_advise(&t->resume, ot_resume_check_position(&t->resume, &t->shape));
 }
@@ -176,7 +177,7 @@ static int prepare(struct train *t) {
                                    .resumed = t->resume.record,
                                    .has_places = t->sharing.hosts != NULL};
     if (writes_out(t)) {
-        OT_TRY(ot_result_open(s, o->out, t->lock, &t->result));
+        OT_TRY(ot_result_open(s, o->out, t->lock, t->resume.changes.history, &t->result));
         t->report.out = o->out;
         t->report.save_bytes = t->result.bytes;
         t->report.disk_free_bytes = ot_disk_free(o->out);
@@ -263,12 +264,14 @@ static struct ot_saver_config saver_config(struct train *t) {
     return (struct ot_saver_config){.session = &t->session,
                                     .log = t->log,
                                     .parent = t->checkpoints,
-                                    .steps_per_epoch = t->shape.steps_per_epoch,
+                                    .shape = &t->shape,
                                     .model_bytes = t->result.bytes,
                                     .evaluates = t->rows.eval != NULL,
                                     .sharing = &t->sharing,
                                     .step = record ? record->progress.step : 0,
                                     .resumed = record ? ot_checkpoint_dir(t->resume.checkpoint) : NULL,
+                                    .begins_evals = record && t->resume.changes.phase.evals_first >
+                                                                  record->phase.evals_first,
                                     .is_own = ot_resume_is_own(&t->resume, t->session.options->out)};
 }
 
@@ -335,7 +338,7 @@ static int start(struct train *t) {
     if (s->model.restored)
         OT_TRY(ot_run_log_resume(t->log, t->resume.record->progress.step,
                                  ot_checkpoint_dir(s->model.restored), ot_checkpoint_bytes(s->model.restored),
-                                 s->model.restore_seconds));
+                                 s->model.restore_seconds, t->resume.changes.history));
     OT_TRY(ot_run_log_check(t->log)); /* before OUT is changed */
     return o->no_save ? 0 : open_out(t);
 }
@@ -421,6 +424,7 @@ static int run(struct train *t) {
                                  .hosts = ot_plan_is_divided(&s->plan.chosen) ? t->sharing.hosts : NULL,
                                  .requests = &t->requests,
                                  .resume = t->resume.record,
+                                 .history = t->resume.changes.history,
                                  .report_again = ot_report_forecast_again};
     if (s->options->grace > 0)
         ot_stop_set_grace(s->options->grace);

@@ -297,7 +297,8 @@ static int take_config_value(struct ot_options *out, const char *key, const stru
     int index = ot_option_find(key, strlen(key), out->command);
     const struct ot_option *option = ot_option_at(index);
     bool is_note = strcmp(key, sources_key) == 0 || strcmp(key, OT_RUN_RANKS) == 0;
-    if (is_note && ot_json_type(value) == OT_JSON_OBJECT)
+    if ((is_note && ot_json_type(value) == OT_JSON_OBJECT) ||
+        (strcmp(key, OT_RUN_HISTORY) == 0 && ot_json_type(value) == OT_JSON_ARRAY))
         return 0;
     if (!option)
         return refuse_unknown("", key, out->command);
@@ -349,6 +350,7 @@ int ot_options_parse(int argc, char *const *argv, struct ot_options *out) {
         return 0;
     if (out->config)
         OT_TRY(take_config(out));
+    OT_TRY(ot_resume_with_parse(out));
     OT_TRY(ot_options_check(out));
     note_repeated(out);
     return 0;
@@ -371,6 +373,7 @@ const char *ot_data_name(const struct ot_options *options, char text[OT_DATA_NAM
 void ot_options_free(struct ot_options *options) {
     ot_json_free(options->config_tree);
     free(options->number_text);
+    free(options->changes_text);
     *options = (struct ot_options){0};
 }
 
@@ -380,6 +383,7 @@ static bool is_recorded(const struct ot_options *options, int index) {
     const struct ot_option *option = ot_option_at(index);
     bool of_command_line = option->field == offsetof(struct ot_options, config) ||
                            option->field == offsetof(struct ot_options, resume) ||
+                           option->field == offsetof(struct ot_options, resume_with) ||
                            option->field == offsetof(struct ot_options, force) ||
                            option->field == offsetof(struct ot_options, help) ||
                            option->field == offsetof(struct ot_options, version);

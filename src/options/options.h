@@ -327,8 +327,9 @@ struct ot_options {
     double temperature, top_p;
 
     struct ot_every save_every;
-    const char *resume; /* "auto", "never", or a directory */
-    bool exact;
+    const char *resume;      /* "auto", "never", or a directory */
+    const char *resume_with; /* resume_with.h; NULL: not given */
+    bool exact, save_end;
     int64_t keep, max_skips, max_shard_size;
     int gguf; /* of export: index of struct ot_gguf_mixture; counts only if it is given */
     bool modelfile;
@@ -356,7 +357,8 @@ struct ot_options {
     enum ot_option_source source[OT_OPTIONS_MAX]; /* by index in the table */
     bool repeated[OT_OPTIONS_MAX]; /* given more than once on the command line; the last value counts */
     struct ot_json *config_tree;
-    char *number_text; /* owned: the text of an option with takes_number */
+    char *number_text;  /* owned: the text of an option with takes_number */
+    char *changes_text; /* owned: the values in resume_with */
 };
 
 /* Parses the words after the program's name and reads --config. Refuses options that contradict each other or
@@ -379,16 +381,18 @@ bool ot_options_given(const struct ot_options *options, const char *name);
 bool ot_options_given_now(const struct ot_options *options, const char *name);
 
 /* Writes an object with the value of every option of the command that has a value and an effect. Leaves out
- * the options that are about one call only (--config, --resume, --force, --help, --version). As a --config
- * FILE the object repeats the run. */
+ * the options that are about one call only (--config, --resume, --resume-with, --force, --help, --version).
+ * As a --config FILE the object repeats the run. */
 void ot_options_put_json(const struct ot_options *options, const char *key, struct ot_json_writer *w);
 /* Writes an object with the source of each of these values, by option name: "command line", "config"
  * (--config FILE), "checkpoint" (the run that is resumed), "program" (the program chose the value) or
  * "default". */
 void ot_options_put_sources(const struct ot_options *options, const char *key, struct ot_json_writer *w);
 /* Writes the members of run.json, into an object of the caller: the values, and their sources in "sources".
- * As a --config FILE it repeats the run; its member OT_RUN_RANKS, if any, is for people. */
-#define OT_RUN_RANKS "ranks"
+ * As a --config FILE it repeats the run; its members OT_RUN_RANKS and
+ * OT_RUN_HISTORY, if any, are for people. */
+#define OT_RUN_RANKS   "ranks"
+#define OT_RUN_HISTORY "history"
 void ot_options_put_run(const struct ot_options *options, struct ot_json_writer *w);
 
 /* ---- for the files of src/options, resuming and bench ---- */
@@ -409,6 +413,11 @@ void ot_option_reset(struct ot_options *options, int index);
  * Errors: OT_E_USAGE: two options contradict each other, a required option is missing, or an option would
  * have no effect. */
 int ot_options_check(struct ot_options *options);
+/* Takes the values in --resume-with as if the command line had given them. They replace values given
+ * otherwise, so that a command goes on with other values if --resume-with is added to it. Does nothing
+ * without --resume-with. Errors: OT_E_USAGE (an unknown option, one that cannot change, no value),
+ * OT_E_BUDGET. */
+int ot_resume_with_parse(struct ot_options *options);
 /* The coefficient of --router-aux-loss; 0: it is not given. of_config: that of the model's config. Errors:
  * OT_E_USAGE. */
 int ot_options_router_aux(const struct ot_options *options, double of_config, double *out);

@@ -23,7 +23,7 @@ static const struct rule exclusive[] = {
     {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_PLAN | OT_FOR_QUANTIZE, "template",
      "prompt-format"},
     {OT_FOR_TRAIN, "quiet", "log-every"},
-    {OT_FOR_TRAIN, "no-save", "out dry-run save-every keep result resume grace"},
+    {OT_FOR_TRAIN, "no-save", "out dry-run save-every save-end keep result resume resume-with grace"},
     {OT_FOR_TRAIN, "no-forecast", "explain"},
     {OT_FOR_TOKENIZE, "model", "tokenizer"},
     {OT_FOR_GENERATE, "row", "no-special"},
@@ -161,10 +161,16 @@ static bool is_greedy(const struct ot_options *options) {
     return options->command == OT_COMMAND_GENERATE && options->temperature == 0;
 }
 
+static bool evaluates(const struct ot_options *options) {
+    return options->eval_data || options->eval_fraction > 0;
+}
+
 bool ot_option_overruled(const struct ot_options *options, const char *name) {
     if (is_greedy(options) && (strcmp(name, "top-p") == 0 || strcmp(name, "seed") == 0))
         return true;
     if (has_another_objective(options, name))
+        return true;
+    if (options->command == OT_COMMAND_TRAIN && strcmp(name, "eval-metric") == 0 && !evaluates(options))
         return true;
     for (struct walk w = {.rule = dependent}; next_pair(&w, options->command);)
         if (strcmp(w.a, name) == 0 && !is_met(options, w.a, w.b))
@@ -356,17 +362,17 @@ static int check_answers(const struct ot_options *o) {
 
 static int check_evaluations(const struct ot_options *o) {
     static const char *const names[] = {"eval-every", "eval-metric", "stop-early", "eval-generate"};
-    bool evaluates = o->eval_data || o->eval_fraction > 0, best = o->result == OT_CHOICE_RESULT_BEST;
-    for (size_t i = 0; i < sizeof names / sizeof *names && !evaluates; i++)
+    bool best = o->result == OT_CHOICE_RESULT_BEST;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !evaluates(o); i++)
         if (ot_options_given(o, names[i]))
             return ot_fail(OT_E_USAGE, "--%s has no effect with --eval-fraction 0; add --eval-data FILE",
                            names[i]);
     if (!ot_options_given(o, "result") || !best)
         return 0;
-    if (!evaluates)
+    if (!evaluates(o))
         return ot_fail(OT_E_USAGE,
                        "--result best needs evaluations: with --eval-fraction 0, add --eval-data FILE");
-    if (!o->save_every.steps && o->save_every.seconds == 0 && !o->save_every.epoch)
+    if (!o->save_every.steps && o->save_every.seconds == 0 && !o->save_every.epoch && !o->save_end)
         return ot_fail(OT_E_USAGE, "--result best needs checkpoints: leave out --save-every never");
     return 0;
 }

@@ -10,6 +10,9 @@
  *   wsd        stays at the peak, then falls linearly to 0 over the last 20 % (Hu et al., "MiniCPM", 2024:
  *              10 % suffices; Hägele et al., "Scaling Laws and Compute-Optimal Training Beyond Fixed Training
  *              Durations", 2024: 20 %)
+ *
+ * A run that went on with another warm-up (--resume-with) has a schedule that begins after step `first`, as
+ * if that were step 0, and lasts for the rest of the run.
  */
 #ifndef OT_OPTIONS_SCHEDULE_LR_H
 #define OT_OPTIONS_SCHEDULE_LR_H
@@ -21,7 +24,8 @@ enum ot_schedule_kind { OT_SCHEDULE_CONSTANT, OT_SCHEDULE_LINEAR, OT_SCHEDULE_CO
 struct ot_lr_schedule {
     enum ot_schedule_kind kind;
     double peak;
-    int64_t warmup, steps; /* warmup <= steps */
+    int64_t warmup, steps; /* of the whole run; warmup <= steps - first */
+    int64_t first;         /* steps before the schedule begins */
 };
 
 double ot_lr_at(const struct ot_lr_schedule *schedule, int64_t step); /* step counts from 1 */

@@ -354,6 +354,7 @@ static int predict_times(struct ot_plan_case *c) {
     const struct ot_chain *chain = c->request.chain;
     struct ot_run_shape shape = {.seq_len = c->seq_len,
                                  .sequences = c->sequences,
+                                 .step_sequences = c->step_sequences,
                                  .steps_per_epoch =
                                      (c->sequences + c->step_sequences - 1) / c->step_sequences,
                                  .lr.steps = c->steps};

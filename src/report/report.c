@@ -268,21 +268,15 @@ static void print_shape(const struct ot_report *r) {
     const struct ot_plan *plan = &r->session->plan.chosen;
     const struct ot_run_shape *shape = r->shape;
     static const char *const schedules[] = {"constant", "linear", "cosine", "wsd"};
-    char tokens[OT_STEP_TEXT_BYTES], steps[96], steps_text[OT_TEXT_BYTES], line[OT_TABLE_LINE_BYTES];
+    char tokens[OT_STEP_TEXT_BYTES], steps[OT_STEP_TEXT_BYTES], line[OT_TABLE_LINE_BYTES];
     char rounds[OT_TEXT_BYTES];
-    ot_text_count(shape->lr.steps, steps_text);
-    if (o->steps)
-        snprintf(steps, sizeof steps, "%s step%s (%.2f epochs)", steps_text, ot_plural(shape->lr.steps),
-                 (double)shape->lr.steps / (double)shape->steps_per_epoch);
-    else
-        snprintf(steps, sizeof steps, "%lld x %lld epoch%s = %s step%s", (long long)shape->steps_per_epoch,
-                 (long long)o->epochs, ot_plural(o->epochs), steps_text, ot_plural(shape->lr.steps));
     ot_log(OT_LOG_INFO, "plan    %s · AdamW %.2g %s, warm-up %lld, clip %g · %s · %s",
            o->lora                 ? "adapters"
            : o->train || o->freeze ? "some parameters"
                                    : "all parameters",
            o->lr, schedules[shape->lr.kind], (long long)shape->lr.warmup, o->clip,
-           ot_shape_step_text(o, shape->step_sequences, shape->seq_len, tokens), steps);
+           ot_shape_step_text(o, shape->step_sequences, shape->seq_len, tokens),
+           ot_shape_length_text(o, shape, steps));
     if (r->choice->n > 0)
         ot_log(OT_LOG_INFO, "        tokens  %s", ot_report_choice(r->choice, line));
     int n_layers = ot_plan_has_stages(plan)

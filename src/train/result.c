@@ -263,6 +263,9 @@ static int take_run(struct ot_result *result, const struct ot_checkpoint_record 
         ot_options_put_run(s->options, &w);
         ot_session_ranks_put_json(s, OT_RUN_RANKS, &w);
     }
+    const struct ot_json *history = record ? record->history : result->history;
+    if (history)
+        ot_json_put_value(&w, OT_RUN_HISTORY, history);
     ot_json_end_object(&w);
     free(result->run_text);
     OT_TRY(ot_json_writer_take(&w, &result->run_text, &bytes));
@@ -325,10 +328,11 @@ static int add_tokenizer(struct ot_result *out, bool is_own, int *n) {
     return 0;
 }
 
-int ot_result_open(struct ot_session *s, const char *dir, struct ot_out_lock *lock, struct ot_result *out) {
+int ot_result_open(struct ot_session *s, const char *dir, struct ot_out_lock *lock,
+                   const struct ot_json *history, struct ot_result *out) {
     bool own_tokenizer = !s->model.dir || s->options->tokenizer || s->text.tokenizer_is_of_adapter ||
                          ot_session_has_made_tokenizer(s);
-    *out = (struct ot_result){.session = s, .files = {.out = dir}, .tokenizer_fd = -1};
+    *out = (struct ot_result){.session = s, .files = {.out = dir}, .tokenizer_fd = -1, .history = history};
     OT_TRY(check_inputs(s, dir));
     OT_TRY(take_run(out, NULL));
     int n = 2;

@@ -24,14 +24,15 @@ struct ot_result {
     int tokenizer_fd; /* open, since the file may be removed during training; -1: the base's is copied */
     char tokenizer_path[32];
     const struct ot_checkpoint_record
-        *finished; /* borrowed while the result is written; NULL: not finished */
-    int64_t bytes; /* sum over all files */
+        *finished;                 /* borrowed while the result is written; NULL: not finished */
+    const struct ot_json *history; /* borrowed; struct ot_checkpoint_record */
+    int64_t bytes;                 /* sum over all files */
 };
 
-/* lock: lock of `dir`, held by the caller. Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. Call ot_result_close on
- * `out` also after an error. */
+/* lock: lock of `dir`, held by the caller. history: changes of the run (NULL: none). Errors: OT_E_INPUT,
+ * OT_E_IO, OT_E_BUDGET. Call ot_result_close on `out` also after an error. */
 int ot_result_open(struct ot_session *session, const char *dir, struct ot_out_lock *lock,
-                   struct ot_result *out);
+                   const struct ot_json *history, struct ot_result *out);
 void ot_result_close(struct ot_result *result);
 int ot_result_try(const struct ot_result *result); /* as ot_model_dir_save_try */
 /* Writes the weights of the session's engine, which must be drained. run.json gets the present options. With

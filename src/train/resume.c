@@ -149,6 +149,33 @@ static int find_finished(const struct ot_options *options, struct ot_resume *out
     return 0;
 }
 
+/* With --resume-with: a finished run that the command changes goes on from its newest checkpoint. */
+static int find_to_change(const struct ot_options *options, const char *parent, struct ot_resume *out) {
+    bool changes = false;
+    if (!out->record)
+        return ot_fail(OT_E_INPUT, "--resume-with: no such run: %s has no checkpoint and no result",
+                       options->out);
+    OT_TRY(ot_resume_changes_any(out->record, options, &changes));
+    if (!changes)
+        return 0;
+    int64_t ended = out->record->progress.step;
+    ot_resume_close(out);
+    OT_TRY(open_newest(parent, out));
+    if (out->checkpoint && out->record->progress.step < ended)
+        ot_log(
+            OT_LOG_WARN,
+            "the run in %s ended after step %lld, but its newest checkpoint is of step %lld: it goes on from "
+            "there, and later steps are trained again with the new values (--save-end keeps the last state)",
+            options->out, (long long)ended, (long long)out->record->progress.step);
+    if (out->checkpoint)
+        return 0;
+    return ot_fail(OT_E_INPUT,
+                   "--resume-with: the run in %s is finished and has kept no checkpoint, so its optimizer's "
+                   "moments are gone; start a new run from its weights with --model %s and another --out "
+                   "(a run with --save-end keeps what it needs to go on)",
+                   options->out, options->out);
+}
+
 /* Finds the newest checkpoint of an unfinished run, or the record of a finished one. */
 static int find_own(const struct ot_options *options, const char *parent, struct ot_resume *out) {
     bool is_complete = ot_checkpoint_is_complete(parent);
@@ -157,6 +184,8 @@ static int find_own(const struct ot_options *options, const char *parent, struct
     if (out->checkpoint)
         return 0;
     OT_TRY(find_finished(options, out));
+    if (options->resume_with)
+        return find_to_change(options, parent, out);
     if (!out->record && is_complete)
         ot_log(OT_LOG_INFO, "resume  %s: that run is complete; this is a new run", options->out);
     return 0;
@@ -279,7 +308,7 @@ static int find_offer(const struct ot_options *options, const char *parent, stru
         return 0;
     if (!is_auto)
         rc = ot_find_checkpoints(options->resume, &found);
-    else if (!ot_checkpoint_is_complete(parent))
+    else if (!ot_checkpoint_is_complete(parent) || options->resume_with)
         rc = ot_checkpoint_list_make(parent, &found.list);
     if (rc == 0)
         rc = offer_all(&found.list, mine);
@@ -396,6 +425,7 @@ void ot_resume_forget_finished(struct ot_resume *resume) {
 
 void ot_resume_close(struct ot_resume *resume) {
     ot_checkpoint_close(resume->checkpoint);
+    ot_resume_changes_free(&resume->changes);
     ot_checkpoint_record_free(&resume->finished);
     *resume = (struct ot_resume){0};
 }
@@ -412,6 +442,7 @@ void ot_resume_print(const struct ot_resume *resume) {
            ot_text_count(r->steps, steps), ot_text_duration(r->seconds, time), r->made, r->device);
     if (*resume->taken)
         ot_log(OT_LOG_INFO, "        taken from the checkpoint:%s", resume->taken);
+    ot_resume_changes_print(&resume->changes, r);
 }
 
 /* parent: OUT/checkpoints */

@@ -14,6 +14,8 @@
  * how often something is written or which device computes are free.
  *
  * CHECK, once model and rows are read. Compares their recorded fingerprints and the length of the run.
+ * CHANGE. Options that --resume-with names keep the values that the user gives now (resume_change.h).
+ *
  * --steps and --epochs may change if every learning rate up to the checkpoint stays the same. Also compares
  * the device's libraries, their versions and instruction sets, because the bits of matrix products depend on
  * them.
@@ -57,6 +59,7 @@
 #include "src/checkpoint/catalog.h"
 #include "src/checkpoint/reader.h"
 #include "src/options/settings.h"
+#include "src/train/resume_change.h"
 #include "src/train/run_identity.h"
 #include "src/train/run_shape.h"
 
@@ -68,7 +71,8 @@ struct ot_resume {
     const struct ot_checkpoint_record *record; /* of the checkpoint or of the finished run; NULL: none */
     const char *dir, *record_name;             /* the record's directory, and its file name there */
     struct ot_checkpoint_record finished;      /* `record` points to it if OUT is a finished run */
-    bool is_over;    /* rank 0 has the result of this run already, in another directory than this rank's */
+    bool is_over; /* rank 0 has the result of this run already, in another directory than this rank's */
+    struct ot_resume_changes changes; /* by --resume-with */
     char taken[512]; /* " --pack no": options not given now and taken from the checkpoint, for the log */
 };
 
@@ -92,8 +96,9 @@ void ot_resume_forget_finished(struct ot_resume *resume);
  * there is no record. Errors: OT_E_USAGE (an option has another value now), OT_E_INPUT (the record has an
  * invalid value). */
 int ot_resume_take_over(struct ot_resume *resume, struct ot_settings *settings);
-/* Errors: OT_E_INPUT: names the key of the model's config, the base or the rows that differ, and the cure. */
-int ot_resume_check(const struct ot_resume *resume, const struct ot_options *options,
+/* Also finds the changes by --resume-with. Errors: OT_E_INPUT: names the key of the model's config, the base
+ * or the rows that differ, and the cure. */
+int ot_resume_check(struct ot_resume *resume, const struct ot_options *options,
                     const struct ot_run_identity *identity);
 /* Errors: OT_E_USAGE: the run would be shorter than it is already, or its past learning rates would
  * differ. */

@@ -14,32 +14,6 @@ static const char cure[] = "Use the checkpoint's settings, --resume never, or an
 
 /* ---- options ---- */
 
-/* Writes an option's value as users type it; for a flag, "on" or "off". The caller frees the
- * text. */
-static int write_value(const struct ot_option *option, const struct ot_options *options, bool has_value,
-                       char **text) {
-    const void *field = (const char *)options + option->field;
-    struct ot_json_writer w = {.indent = -1};
-    char *object;
-    size_t bytes;
-    *text = NULL;
-    if (option->type == OT_OPTION_FLAG)
-        return ot_string_format(text, "%s", *(const bool *)field ? "on" : "off");
-    if (!has_value)
-        return ot_string_format(text, "not given");
-    if (option->type == OT_OPTION_YES_NO)
-        return ot_string_format(text, "%s", *(const bool *)field ? "yes" : "no");
-    ot_json_begin_object(&w, NULL);
-    ot_option_put_value(option, options, &w);
-    ot_json_end_object(&w);
-    OT_TRY(ot_json_writer_take(&w, &object, &bytes));
-    size_t first = strlen("{\"\": ") + strlen(option->name), end = bytes - strlen("}");
-    bool is_quoted = object[first] == '"';
-    int rc = ot_string_format(text, "%.*s", (int)(end - first) - 2 * is_quoted, object + first + is_quoted);
-    free(object);
-    return rc;
-}
-
 struct taking {
     struct ot_resume *resume;
     struct ot_settings *settings;
@@ -87,6 +61,11 @@ static void note_difference(struct taking *t, const char *name, const char *was,
         ot_string_append_text(&t->differences, "; and more");
 }
 
+/* True if a named change excludes the recorded option, as eval-data=F excludes --eval-fraction. */
+static bool is_replaced(const struct taking *t, const char *name) {
+    return t->options->resume_with && ot_option_overruled(t->options, name);
+}
+
 /* Takes over or compares one option that must stay the same. value: the recorded one; NULL: it was not
  * given. */
 static int take_or_compare(struct taking *t, int index, const struct ot_json *value) {
@@ -96,13 +75,18 @@ static int take_or_compare(struct taking *t, int index, const struct ot_json *va
     ot_option_reset(t->then, index);
     if (value)
         OT_TRY_GOTO(ot_option_parse_json(option, option->name, value, t->then), rc, out);
-    OT_TRY_GOTO(write_value(option, t->then, value, &was), rc, out);
+    OT_TRY_GOTO(ot_resume_write_value(option, t->then, value, &was), rc, out);
     bool has_value = t->options->source[index] != OT_FROM_NOWHERE;
-    OT_TRY_GOTO(write_value(option, t->options, has_value, &is), rc, out);
+    OT_TRY_GOTO(ot_resume_write_value(option, t->options, has_value, &is), rc, out);
     bool given = option->on_resume == OT_RESUME_LENGTH ? t->length_is_given : is_given_now(t, index, is);
+    if (ot_resume_with_has(t->options, option->name)) {
+        if (option->on_resume != OT_RESUME_CONTENT && strcmp(was, is) != 0)
+            ot_resume_changes_note(&t->resume->changes, t->resume->record, option->name, was, is);
+        goto out;
+    }
     if (given && option->on_resume == OT_RESUME_SAME && strcmp(was, is) != 0)
         note_difference(t, option->name, was, is);
-    if (!given && value) {
+    if (!given && value && !is_replaced(t, option->name)) {
         note_taken(t, index, was, is);
         rc = ot_settings_take_recorded(t->settings, index, value);
     }
@@ -203,12 +187,14 @@ static int compare_keys(const char *dir, const struct ot_json *keys, const struc
     return rc;
 }
 
-static int compare_rows(const char *dir, const char *path, const struct ot_data_fingerprint *was,
-                        const struct ot_data_fingerprint *is) {
+static bool is_same_rows(const struct ot_data_fingerprint *was, const struct ot_data_fingerprint *is) {
+    return was->rows == is->rows && was->tokens == is->tokens && was->trained_tokens == is->trained_tokens &&
+           was->crc == is->crc;
+}
+
+static int refuse_rows(const char *dir, const char *path, const struct ot_data_fingerprint *was,
+                       const struct ot_data_fingerprint *is) {
     char rows[2][OT_TEXT_BYTES], tokens[2][OT_TEXT_BYTES];
-    if (was->rows == is->rows && was->tokens == is->tokens && was->trained_tokens == is->trained_tokens &&
-        was->crc == is->crc)
-        return 0;
     if (was->rows == is->rows && was->tokens == is->tokens)
         return ot_fail(OT_E_INPUT, "%s: as many rows and tokens as %s was trained on, but other contents. %s",
                        path, dir, cure);
@@ -216,6 +202,55 @@ static int compare_rows(const char *dir, const char *path, const struct ot_data_
                    "%s: has %s rows with %s tokens, but %s was trained on %s rows with %s tokens. %s", path,
                    ot_text_count(is->rows, rows[0]), ot_text_count(is->tokens, tokens[0]), dir,
                    ot_text_count(was->rows, rows[1]), ot_text_count(was->tokens, tokens[1]), cure);
+}
+
+/* True if --resume-with names an option of this kind, so that rows of this kind may be others. */
+static bool names_kind(const struct ot_options *options, enum ot_resume_change kind) {
+    const struct ot_option *option;
+    for (int i = 0; (option = ot_option_at(i)); i++)
+        if (ot_resume_with_kind(option->name) == kind && ot_resume_with_has(options, option->name))
+            return true;
+    return false;
+}
+
+static void note_rows(struct ot_resume *resume, const char *name, const struct ot_data_fingerprint *was,
+                      const struct ot_data_fingerprint *is) {
+    char texts[2][OT_TEXT_BYTES + 8], count[OT_TEXT_BYTES];
+    snprintf(texts[0], sizeof texts[0], "%s rows", ot_text_count(was->rows, count));
+    snprintf(texts[1], sizeof texts[1], "%s %srows", ot_text_count(is->rows, count),
+             was->rows == is->rows ? "other " : "");
+    ot_resume_changes_note(&resume->changes, resume->record, name, texts[0], texts[1]);
+}
+
+/* Other rows are a change if --resume-with names their option, or one that decides how they are read. */
+static int compare_rows(struct ot_resume *resume, const struct ot_options *options, const char *path,
+                        const struct ot_data_fingerprint *is) {
+    const struct ot_data_fingerprint *was = &resume->record->data;
+    if (is_same_rows(was, is))
+        return 0;
+    if (!names_kind(options, OT_CHANGE_ROWS))
+        return refuse_rows(resume->dir, path, was, is);
+    if (!resume->changes.rows)
+        note_rows(resume, "data", was, is);
+    return 0;
+}
+
+/* Evaluation rows that come from the rows are compared with those. */
+static int compare_eval_rows(struct ot_resume *resume, const struct ot_options *options,
+                             const struct ot_data_fingerprint *is) {
+    const struct ot_data_fingerprint *was = &resume->record->eval_data;
+    const char *path = options->eval_data;
+    bool may_change = names_kind(options, OT_CHANGE_EVALS) || names_kind(options, OT_CHANGE_ROWS);
+    if (is_same_rows(was, is) || (!path && !may_change))
+        return 0;
+    if (may_change) {
+        if (path || !resume->changes.rows)
+            note_rows(resume, "eval-data", was, is);
+        return 0;
+    }
+    if (was->rows == 0)
+        return ot_fail(OT_E_INPUT, "%s was made without --eval-data. %s", resume->dir, cure);
+    return refuse_rows(resume->dir, path, was, is);
 }
 
 static int compare_base(const struct ot_resume *resume, const struct ot_options *options,
@@ -232,7 +267,7 @@ static int compare_base(const struct ot_resume *resume, const struct ot_options 
                    resume->dir, options->model, r->base_sample, is->sample, then ? then : "?");
 }
 
-int ot_resume_check(const struct ot_resume *resume, const struct ot_options *options,
+int ot_resume_check(struct ot_resume *resume, const struct ot_options *options,
                     const struct ot_run_identity *identity) {
     const struct ot_checkpoint_record *r = resume->record;
     if (!r)
@@ -242,11 +277,9 @@ int ot_resume_check(const struct ot_resume *resume, const struct ot_options *opt
     OT_TRY(compare_keys(dir, r->model, r->model, identity->model));
     OT_TRY(compare_keys(dir, identity->model, r->model, identity->model));
     OT_TRY(compare_base(resume, options, &identity->base));
-    OT_TRY(compare_rows(dir, ot_data_name(options, name), &r->data, &identity->data));
-    if (options->eval_data && r->eval_data.rows == 0)
-        return ot_fail(OT_E_INPUT, "%s was made without --eval-data. %s", dir, cure);
-    return options->eval_data ? compare_rows(dir, options->eval_data, &r->eval_data, &identity->eval_data)
-                              : 0;
+    OT_TRY(compare_rows(resume, options, ot_data_name(options, name), &identity->data));
+    OT_TRY(compare_eval_rows(resume, options, &identity->eval_data));
+    return ot_resume_changes_finish(&resume->changes, r, options);
 }
 
 /* ---- length ---- */
@@ -262,20 +295,26 @@ int ot_resume_check_length(const struct ot_resume *resume, const struct ot_optio
     if (steps < done)
         return ot_fail(OT_E_USAGE, "the run would end after %lld steps, but %lld are done already in %s. %s",
                        (long long)steps, (long long)done, dir, cure);
-    if (steps == r->steps)
+    if (steps == done && resume->changes.n > 0)
+        return ot_fail(
+            OT_E_USAGE,
+            "--resume-with changes nothing: all %lld steps of the run are done in %s. Make it longer, "
+            "with --resume-with steps=N or epochs=N",
+            (long long)steps, dir);
+    if (steps == r->steps || resume->changes.length || resume->changes.rows || resume->changes.step_rows)
         return 0;
-    int rc = ot_shape_schedule(options, r->steps, &then);
+    int rc = ot_shape_schedule(options, r->phase.lr_first, r->steps, &then);
     if (rc < 0)
         return ot_fail(OT_E_INPUT, "%s/%s: %s", dir, resume->record_name, ot_error_text());
-    for (int64_t step = 1; step <= done; step++)
+    for (int64_t step = r->phase.lr_first + 1; step <= done; step++)
         if (ot_lr_at(&then, step) != ot_lr_at(&shape->lr, step))
             return ot_fail(
                 OT_E_USAGE,
                 "%s was made in a run of %lld steps; in a run of %lld steps, step %lld would have "
-                "had another learning rate. Leave out --steps and --epochs, or start a new run with "
-                "--resume never or another --out. A run with --schedule constant and --warmup in "
-                "steps can be made longer",
-                dir, (long long)r->steps, (long long)steps, (long long)step);
+                "had another learning rate. Leave out --steps and --epochs, go on with the new rates "
+                "from here (--resume-with steps=%lld), or start a new run with --resume never or another "
+                "--out. A run with --schedule constant and --warmup in steps can be made longer",
+                dir, (long long)r->steps, (long long)steps, (long long)step, (long long)steps);
     return 0;
 }
 
@@ -283,15 +322,17 @@ int ot_resume_check_position(const struct ot_resume *resume, const struct ot_run
     const struct ot_checkpoint_record *r = resume->record;
     if (!r)
         return 0;
-    int64_t step = r->progress.step, epoch = step / shape->steps_per_epoch,
-            sequence = step % shape->steps_per_epoch * shape->step_sequences;
-    if (r->position.epoch == epoch && r->position.sequence == sequence)
+    if (resume->changes.phase.rows_first != r->phase.rows_first)
+        return 0; /* the rows begin anew */
+    int64_t step = r->progress.step;
+    struct ot_data_position at = ot_shape_position(shape, step);
+    if (r->position.epoch == at.epoch && r->position.sequence == at.sequence)
         return 0;
     return ot_fail_cause(
         OT_E_INPUT, OT_CAUSE_CHECKPOINT,
         "%s/%s: damaged: step %lld leads to sequence %lld of epoch %lld, but 'position' says sequence "
         "%lld of epoch %lld",
-        resume->dir, resume->record_name, (long long)step, (long long)sequence, (long long)epoch,
+        resume->dir, resume->record_name, (long long)step, (long long)at.sequence, (long long)at.epoch,
         (long long)r->position.sequence, (long long)r->position.epoch);
 }
 

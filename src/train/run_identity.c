@@ -66,6 +66,16 @@ int ot_run_identity_take_options(struct ot_run_identity *identity, const struct 
     return take(&sources, "the sources of the options", &identity->sources);
 }
 
+void ot_run_identity_put(const struct ot_run_identity *identity, struct ot_checkpoint_record *record) {
+    record->has_base = identity->base.is_known;
+    record->base_sample = identity->base.sample;
+    record->data = identity->data;
+    record->eval_data = identity->eval_data;
+    record->options = identity->options;
+    record->sources = identity->sources;
+    record->model = identity->model;
+}
+
 void ot_run_identity_free(struct ot_run_identity *identity) {
     ot_json_free(identity->options);
     ot_json_free(identity->sources);

@@ -4,6 +4,7 @@
 #ifndef OT_TRAIN_RUN_IDENTITY_H
 #define OT_TRAIN_RUN_IDENTITY_H
 
+#include "src/checkpoint/record.h"
 #include "src/train/rows.h"
 
 struct ot_run_identity {
@@ -20,6 +21,8 @@ int ot_run_identity_make(const struct ot_session *session, const struct ot_rows 
                          struct ot_run_identity *out);
 /* Takes the options. Call this after the last option was chosen. Errors: OT_E_BUDGET. */
 int ot_run_identity_take_options(struct ot_run_identity *identity, const struct ot_options *options);
+/* Puts the identity into the record of a checkpoint, which borrows it. */
+void ot_run_identity_put(const struct ot_run_identity *identity, struct ot_checkpoint_record *record);
 void ot_run_identity_free(struct ot_run_identity *identity);
 
 /* ---- agreement ---- */

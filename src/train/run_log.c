@@ -221,12 +221,14 @@ int64_t ot_run_log_bytes(const struct ot_run_log *log) {
 }
 
 int ot_run_log_resume(struct ot_run_log *log, int64_t step, const char *checkpoint, int64_t bytes,
-                      double seconds) {
+                      double seconds, const struct ot_json *history) {
     struct ot_json_writer *w = ot_run_log_begin(log, "resume");
     ot_json_put_int(w, "step", step);
     ot_json_put_text(w, "checkpoint", checkpoint);
     ot_json_put_int(w, "read_bytes", bytes);
     ot_json_put_real(w, "read_seconds", seconds);
+    if (history)
+        ot_json_put_value(w, "history", history);
     return ot_run_log_end(log);
 }
 

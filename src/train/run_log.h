@@ -6,7 +6,8 @@
  *
  *   run         version, [out], options, sources (who gave each option: src/options/options.h), machine,
  *               model, data, plan, [prediction]: before step 1
- *   resume      step, checkpoint, read_bytes, read_seconds: the run goes on with the next step
+ *   resume      step, checkpoint, read_bytes, read_seconds, [history] (the changes by --resume-with so far:
+ *               checkpoint/record.h): the run goes on with the next step
  *   step        step, epoch, loss, [reward_chosen, reward_rejected, reward_margin, reward_accuracy]
  *               (objectives that compare answers: kernels/ops_compare.h), grad_norm, clipped_norm, lr,
  *               tokens, trained_tokens, tokens_per_s,
@@ -85,7 +86,7 @@ int ot_run_log_end(struct ot_run_log *log);
 
 /* Writes "resume". bytes, seconds: size of the checkpoint, and time that reading it took. */
 int ot_run_log_resume(struct ot_run_log *log, int64_t step, const char *checkpoint, int64_t bytes,
-                      double seconds);
+                      double seconds, const struct ot_json *history);
 
 struct ot_step_report {
     int64_t step, tokens, trained_tokens;

@@ -68,17 +68,38 @@ const char *ot_shape_step_text(const struct ot_options *options, int64_t step_se
     return text;
 }
 
-int ot_shape_schedule(const struct ot_options *options, int64_t steps, struct ot_lr_schedule *out) {
+const char *ot_shape_length_text(const struct ot_options *options, const struct ot_run_shape *shape,
+                                 char text[OT_STEP_TEXT_BYTES]) {
+    char steps[OT_TEXT_BYTES];
+    const char *plural = ot_plural(shape->lr.steps);
+    ot_text_count(shape->lr.steps, steps);
+    if (options->steps)
+        snprintf(text, OT_STEP_TEXT_BYTES, "%s step%s (%.2f epochs)", steps, plural,
+                 (double)shape->lr.steps / (double)shape->steps_per_epoch);
+    else if (shape->phase.rows_first > 0)
+        snprintf(text, OT_STEP_TEXT_BYTES, "%s step%s, to the end of epoch %lld", steps, plural,
+                 (long long)options->epochs);
+    else
+        snprintf(text, OT_STEP_TEXT_BYTES, "%lld x %lld epoch%s = %s step%s",
+                 (long long)shape->steps_per_epoch, (long long)options->epochs, ot_plural(options->epochs),
+                 steps, plural);
+    return text;
+}
+
+int ot_shape_schedule(const struct ot_options *options, int64_t first, int64_t steps,
+                      struct ot_lr_schedule *out) {
+    const int64_t lasts = ot_max(steps - first, 0);
     *out = (struct ot_lr_schedule){.kind = (enum ot_schedule_kind)options->schedule,
                                    .peak = options->lr,
                                    .warmup = options->warmup.steps,
-                                   .steps = steps};
+                                   .steps = steps,
+                                   .first = first};
     if (options->warmup.share > 0)
-        out->warmup = (int64_t)round(options->warmup.share * (double)steps);
-    if (out->warmup <= steps)
+        out->warmup = (int64_t)round(options->warmup.share * (double)lasts);
+    if (out->warmup <= lasts)
         return 0;
-    return ot_fail(OT_E_USAGE, "--warmup %lld is longer than the run's %lld steps", (long long)out->warmup,
-                   (long long)steps);
+    return ot_fail(OT_E_USAGE, "--warmup %lld is longer than the run's %lld steps%s", (long long)out->warmup,
+                   (long long)lasts, first > 0 ? " that are left" : "");
 }
 
 void ot_shape_choose_beta(struct ot_settings *settings) {
@@ -98,9 +119,42 @@ void ot_shape_choose(struct ot_settings *settings, int64_t params) {
     ot_shape_choose_beta(settings);
 }
 
-int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequences, struct ot_run_shape *out) {
+/* Steps from a sequence to the end of its epoch. */
+static int64_t steps_to_end(const struct ot_run_shape *shape, int64_t sequence) {
+    return (shape->sequences - sequence + shape->step_sequences - 1) / shape->step_sequences;
+}
+
+/* The step that ends the epoch in which the rows begin. */
+static int64_t first_end(const struct ot_run_shape *shape) {
+    return shape->phase.rows_first + steps_to_end(shape, shape->phase.rows_at.sequence);
+}
+
+static int64_t steps_of_epochs(const struct ot_run_shape *shape, int64_t epochs) {
+    int64_t later = epochs - shape->phase.rows_at.epoch - 1;
+    return later < 0 ? shape->phase.rows_first : first_end(shape) + later * shape->steps_per_epoch;
+}
+
+struct ot_data_position ot_shape_position(const struct ot_run_shape *shape, int64_t step) {
+    const struct ot_data_position *at = &shape->phase.rows_at;
+    int64_t after = step - first_end(shape);
+    if (after < 0)
+        return (struct ot_data_position){at->epoch, at->sequence + (step - shape->phase.rows_first) *
+                                                                       shape->step_sequences};
+    return (struct ot_data_position){at->epoch + 1 + after / shape->steps_per_epoch,
+                                     after % shape->steps_per_epoch * shape->step_sequences};
+}
+
+int64_t ot_shape_epoch_end(const struct ot_run_shape *shape, int64_t step) {
+    int64_t end = first_end(shape), every = shape->steps_per_epoch;
+    return step < end ? end : end + ((step - end) / every + 1) * every;
+}
+
+int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequences,
+                 const struct ot_run_phase *phase, struct ot_run_shape *out) {
     const struct ot_options *options = &settings->in_effect;
     *out = (struct ot_run_shape){.seq_len = seq_len, .sequences = sequences};
+    if (phase)
+        out->phase = *phase;
     out->step_sequences = ot_shape_step_sequences(options, seq_len, sequences);
     out->steps_per_epoch = (sequences + out->step_sequences - 1) / out->step_sequences;
     if (options->micro_batch > out->step_sequences)
@@ -110,7 +164,8 @@ int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequence
             (long long)options->micro_batch, (long long)out->step_sequences);
     if (!options->tokens_per_step.count)
         ot_settings_choose_step(settings, out->step_sequences * seq_len);
-    return ot_shape_schedule(options, ot_shape_steps(options, sequences, out->step_sequences), &out->lr);
+    int64_t steps = options->steps ? options->steps : steps_of_epochs(out, options->epochs);
+    return ot_shape_schedule(options, out->phase.lr_first, steps, &out->lr);
 }
 
 /* ---- times of a run ---- */
@@ -125,17 +180,24 @@ static int64_t multiples(int64_t every, int64_t first, int64_t last) {
     return every > 0 && last >= first ? last / every - (first - 1) / every : 0;
 }
 
-static int64_t eval_steps(const struct ot_run_calendar *c) {
-    const struct ot_every *every = &c->options->eval_every;
-    return every->steps ? every->steps : c->shape->steps_per_epoch;
+/* Ends of epochs from step `first` to step `last`, for positive numbers. */
+static int64_t epoch_ends(const struct ot_run_shape *shape, int64_t first, int64_t last) {
+    int64_t end = ot_shape_epoch_end(shape, first - 1);
+    return last >= end ? 1 + (last - end) / shape->steps_per_epoch : 0;
+}
+
+/* Times that work of this interval, which is not a time, is due from step `first` to step `last`. */
+static int64_t count_due(const struct ot_every *every, const struct ot_run_shape *shape, int64_t first,
+                         int64_t last) {
+    return every->steps > 0 ? multiples(every->steps, first, last) : epoch_ends(shape, first, last);
 }
 
 int64_t ot_calendar_next_eval(const struct ot_run_calendar *c, int64_t step) {
     int64_t last = c->shape->lr.steps;
     if (!c->evaluates || c->options->eval_every.seconds > 0)
         return last;
-    int64_t every = eval_steps(c), next = (step / every + 1) * every;
-    return ot_min(next, last);
+    int64_t every = c->options->eval_every.steps;
+    return ot_min(every ? (step / every + 1) * every : ot_shape_epoch_end(c->shape, step), last);
 }
 
 struct ot_run_counts ot_calendar_count(const struct ot_run_calendar *c, int64_t first, double step_seconds) {
@@ -146,12 +208,12 @@ struct ot_run_counts ot_calendar_count(const struct ot_run_calendar *c, int64_t 
     if (c->evaluates && eval->seconds > 0)
         counts.evals = (int64_t)(seconds / eval->seconds) + 1;
     else if (c->evaluates)
-        counts.evals = multiples(eval_steps(c), from, last) + (last % eval_steps(c) != 0);
+        counts.evals = count_due(eval, c->shape, from, last) + (count_due(eval, c->shape, last, last) == 0);
     counts.evals += c->evaluates && first == 0;
     if (c->saves && save->seconds > 0)
         counts.saves = (int64_t)(seconds / save->seconds);
-    else if (c->saves)
-        counts.saves = multiples(save->epoch ? c->shape->steps_per_epoch : save->steps, from, last);
+    else if (c->saves && (save->epoch || save->steps > 0))
+        counts.saves = count_due(save, c->shape, from, last);
     return counts;
 }
 

@@ -6,6 +6,7 @@
 
 #include <stdint.h>
 
+#include "src/checkpoint/record.h"
 #include "src/options/options.h"
 #include "src/options/schedule_lr.h"
 #include "src/options/settings.h"
@@ -17,6 +18,7 @@ struct ot_run_shape {
     int64_t seq_len, step_sequences;
     int64_t sequences, steps_per_epoch; /* in one epoch; the last step of an epoch may have fewer sequences */
     struct ot_lr_schedule lr;           /* lr.steps: steps of the whole run */
+    struct ot_run_phase phase;
 };
 
 /* --seq-len, or a default that is within the model's positions and a step's tokens. Errors: OT_E_USAGE
@@ -26,9 +28,16 @@ int ot_shape_seq_len(struct ot_settings *settings, int64_t max_position, int64_t
 void ot_shape_choose_beta(struct ot_settings *settings);
 /* --epochs, --lr and --beta, which do not depend on the step. params: of the model. */
 void ot_shape_choose(struct ot_settings *settings, int64_t params);
-/* Everything else, once --tokens-per-step is chosen. sequences: in one epoch. Errors:
- * OT_E_USAGE (a warm-up longer than the run, a micro-batch larger than a step). */
-int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequences, struct ot_run_shape *out);
+/* Everything else, once --tokens-per-step is chosen. sequences: in one epoch. phase NULL: of a run that never
+ * changed. --steps and --epochs count from the first step of the run. Errors: OT_E_USAGE (a warm-up longer
+ * than the run, a micro-batch larger than a step). */
+int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequences,
+                 const struct ot_run_phase *phase, struct ot_run_shape *out);
+
+/* Where in the rows the step after `step` begins. step >= phase.rows_first. */
+struct ot_data_position ot_shape_position(const struct ot_run_shape *shape, int64_t step);
+/* The first step after `step` that ends an epoch. */
+int64_t ot_shape_epoch_end(const struct ot_run_shape *shape, int64_t step);
 
 /* Sequences in a step, from --tokens-per-step. The default is OT_DEFAULT_STEP_TOKENS, or a fiftieth of an
  * epoch if an epoch of this many sequences would have fewer than 50 such steps. */
@@ -46,8 +55,14 @@ enum { OT_STEP_TEXT_BYTES = 128 };
 const char *ot_shape_step_text(const struct ot_options *options, int64_t step_sequences, int64_t seq_len,
                                char text[OT_STEP_TEXT_BYTES]);
 
-/* The learning rates of a run of `steps` steps. Errors: OT_E_USAGE (a warm-up longer than the run). */
-int ot_shape_schedule(const struct ot_options *options, int64_t steps, struct ot_lr_schedule *out);
+/* The length of the run: "94 x 3 epochs = 282 steps" */
+const char *ot_shape_length_text(const struct ot_options *options, const struct ot_run_shape *shape,
+                                 char text[OT_STEP_TEXT_BYTES]);
+
+/* The learning rates of a run of `steps` steps, whose schedule begins after step `first`. Errors: OT_E_USAGE
+ * (a warm-up longer than the steps that are left for it). */
+int ot_shape_schedule(const struct ot_options *options, int64_t first, int64_t steps,
+                      struct ot_lr_schedule *out);
 
 /* The default learning rate: 3e-5 / sqrt(parameters / 1e9), from 1e-5 to 1e-3, rounded to one digit. Training
  * from random weights takes ten times as much, at most 3e-3. The square root follows published recipes for

@@ -17,6 +17,7 @@
 #include "src/base/log.h"
 #include "src/base/memory.h"
 #include "src/base/signals.h"
+#include "src/base/minmax.h"
 #include "src/base/text.h"
 #include "src/base/units.h"
 #include "src/checkpoint/catalog.h"
@@ -33,8 +34,12 @@ static const double paced_share = 0.6;
 
 int64_t ot_saver_next_step(const struct ot_saver *sv, int64_t done) {
     const struct ot_every *every = &sv->config.session->options->save_every;
-    int64_t steps = every->epoch ? sv->config.steps_per_epoch : every->steps;
-    return steps > 0 ? (done / steps + 1) * steps : INT64_MAX;
+    const struct ot_run_shape *shape = sv->config.shape;
+    int64_t next = every->epoch       ? ot_shape_epoch_end(shape, done)
+                   : every->steps > 0 ? (done / every->steps + 1) * every->steps
+                                      : INT64_MAX;
+    bool is_last = sv->config.session->options->save_end && done < shape->lr.steps;
+    return is_last ? ot_min(next, shape->lr.steps) : next;
 }
 
 bool ot_saver_is_due(struct ot_saver *sv) {

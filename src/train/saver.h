@@ -24,6 +24,9 @@
  * states stay: one as the model and in best, the other as the newest checkpoint. If the last state cannot be
  * saved, or the best one cannot be opened, the run keeps its last state and says so.
  *
+ * EVALUATIONS THAT BEGIN ANEW, after --resume-with has changed their rows or their metric: the best state so
+ * far is moved to OUT/best-before-step-N, and the search for the best begins with an evaluation of step N.
+ *
  * SPACE. Before step 1 the file OUT/checkpoints/reserved reserves disk space for everything that the run
  * still has to write: --keep checkpoints, the best state, the one being made, and the model. The file shrinks
  * as they are written. A disk that is too small is therefore an error before anything is computed.
@@ -91,6 +94,7 @@
 #include "src/checkpoint/record.h"
 #include "src/session/open.h"
 #include "src/train/run_log.h"
+#include "src/train/run_shape.h"
 
 struct ot_out_sharing;
 struct ot_saver;
@@ -109,14 +113,15 @@ int64_t ot_saver_best_bytes(const struct ot_session *session);
 struct ot_saver_config {
     struct ot_session *session; /* started; for ot_saver_check_space, planned */
     struct ot_run_log *log;
-    const char *parent;      /* OUT/checkpoints; OUT must exist */
-    int64_t steps_per_epoch; /* for --save-every epoch */
-    int64_t model_bytes;     /* size of the model that the run saves at its end */
-    bool evaluates;          /* the run evaluates, so it keeps the best state */
-    int64_t step;            /* the step that the run resumes after; 0: a new run */
-    const char *resumed;     /* the checkpoint that the run resumes from; NULL: a new run */
+    const char *parent;               /* OUT/checkpoints; OUT must exist */
+    const struct ot_run_shape *shape; /* for --save-every epoch */
+    int64_t model_bytes;              /* size of the model that the run saves at its end */
+    bool evaluates;                   /* the run evaluates, so it keeps the best state */
+    int64_t step;                     /* the step that the run resumes after; 0: a new run */
+    const char *resumed;              /* the checkpoint that the run resumes from; NULL: a new run */
     const struct ot_out_sharing *sharing;
-    bool is_own; /* `resumed` is in `parent`: the other checkpoints there belong to this run too */
+    bool begins_evals; /* evaluations before `step` cannot be compared with those of this run */
+    bool is_own;       /* `resumed` is in `parent`: the other checkpoints there belong to this run too */
 };
 
 /* Checks that the disk has room for checkpoints and model, as far as is known before the session is started.
@@ -134,7 +139,8 @@ int64_t ot_saver_next_step(const struct ot_saver *saver, int64_t done);
 /* True if a checkpoint is due by the clock, or if SIGUSR1 came since the last call. */
 bool ot_saver_is_due(struct ot_saver *saver);
 
-/* True if --save-every asks for checkpoints, so that the run reserves space for them and keeps the best. */
+/* True if --save-every or --save-end asks for checkpoints, so that the run reserves space for them and keeps
+ * the best. */
 bool ot_saver_is_regular(const struct ot_options *options);
 /* On rank 0: true if the state after this step, of this cost, would be the best one, and is to be saved. */
 bool ot_saver_wants_best(const struct ot_saver *saver, int64_t step, double cost);

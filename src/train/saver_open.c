@@ -9,6 +9,7 @@
 #include "offload/engine/snapshot.h"
 #include "offload/plan/stages.h"
 #include "src/base/clock.h"
+#include "src/base/log.h"
 #include "src/base/text.h"
 #include "src/checkpoint/catalog.h"
 #include "src/checkpoint/writer.h"
@@ -82,10 +83,34 @@ int ot_saver_prune(struct ot_saver *sv) {
     return ot_checkpoint_prune(sv->parent, keep, sv->best_is_whole ? best : -1);
 }
 
+/* Moves the best state away: later ones cannot be compared with it. If an earlier attempt has done that, the
+ * state that is there now is of that attempt, and the run makes it again. */
+static int move_best(struct ot_saver *sv) {
+    struct ot_checkpoint_list list;
+    char *place;
+    OT_TRY(ot_checkpoint_list_make(sv->best_parent, &list));
+    int n = list.n, rc;
+    ot_checkpoint_list_free(&list);
+    if (n == 0)
+        return 0;
+    OT_TRY(ot_string_format(&place, "%s/best-before-step-%08lld", sv->config.session->options->out,
+                            (long long)sv->config.step));
+    if (access(place, F_OK) == 0)
+        rc = ot_checkpoint_prune(sv->best_parent, 0, -1);
+    else if (rename(sv->best_parent, place) < 0)
+        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot be renamed to %s", sv->best_parent, place);
+    else {
+        rc = 0;
+        ot_log(OT_LOG_INFO, "best    the best state by the earlier evaluations is now in %s", place);
+    }
+    free(place);
+    return rc;
+}
+
 /* Takes over the checkpoints of the run that is resumed. Prunes them: the run may have been killed before it
  * did. */
 static int take_over(struct ot_saver *sv) {
-    OT_TRY(ot_saver_rate_earlier(sv));
+    OT_TRY(sv->config.begins_evals ? move_best(sv) : ot_saver_rate_earlier(sv));
     sv->keeps_best = true; /* until it is known whether there is room */
     return ot_saver_prune(sv);
 }

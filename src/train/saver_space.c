@@ -92,7 +92,7 @@ void ot_saver_bytes(const struct ot_session *s, int64_t *copied, int64_t *referr
 
 /* Without regular saves no space is reserved: a checkpoint may never be made. */
 bool ot_saver_is_regular(const struct ot_options *o) {
-    return o->save_every.seconds > 0 || o->save_every.steps > 0 || o->save_every.epoch;
+    return o->save_every.seconds > 0 || o->save_every.steps > 0 || o->save_every.epoch || o->save_end;
 }
 
 /* What a directory has, or still needs. */

@@ -228,6 +228,8 @@ static void find_early_stop(struct loop *l) {
     int64_t patience = l->of->session->options->stop_early.evaluations;
     l->out->stopped_early =
         l->done < l->of->shape->lr.steps && ot_eval_history_stops(&l->out->history, l->done, patience);
+    if (l->out->stopped_early && l->of->session->options->save_end)
+        l->save_at = l->done;
 }
 
 /* Lets the present state be saved now if it was evaluated, and nothing that is saved is as good. The state
@@ -313,26 +315,22 @@ static int tune(struct loop *l) {
 /* Describes the run after the last step whose result was collected. */
 static struct ot_checkpoint_record make_record(const struct loop *l) {
     const struct ot_train_loop *of = l->of;
-    const struct ot_run_identity *identity = of->identity;
     struct ot_checkpoint_record record = {
         .position = l->submitted > l->done ? l->flights[l->done % IN_FLIGHT].position
                                            : ot_batcher_position(l->batcher),
         .steps = of->shape->lr.steps,
+        .phase = of->shape->phase,
+        .history = of->history,
         .tokens = l->out->tokens + (of->resume ? of->resume->tokens : 0),
         .seconds = ot_clock_seconds() - l->started + (of->resume ? of->resume->seconds : 0),
         .ranks = ot_shard_holders(&of->session->ranks.shard),
         .hosts = of->hosts,
         .log_bytes = of->log ? ot_run_log_bytes(of->log) : 0,
         .evals = l->out->history,
-        .has_base = identity->base.is_known,
-        .base_sample = identity->base.sample,
         .has_frozen = of->session->model.has_frozen_crc,
         .frozen_crc = of->session->model.frozen_crc,
-        .data = identity->data,
-        .eval_data = identity->eval_data,
-        .options = identity->options,
-        .sources = identity->sources,
-        .model = identity->model};
+    };
+    ot_run_identity_put(of->identity, &record);
     ot_engine_get_progress(of->session->engine, &record.progress);
     ot_checkpoint_record_stamp(&record, of->session->machine.device);
     return record;
@@ -533,10 +531,12 @@ static int enter(struct loop *l) {
     struct ot_outcome *out = l->out;
     enum ot_eval_metric metric = (enum ot_eval_metric)l->of->session->options->eval_metric;
     *out = (struct ot_outcome){.checkpoint_step = -1, .saved_best_step = -1, .history.metric = metric};
-    if (!r)
+    if (r) {
+        OT_TRY(ot_batcher_seek(l->batcher, ot_shape_position(l->of->shape, r->progress.step)));
+        l->submitted = l->done = out->steps = out->first_step = r->progress.step;
+    }
+    if (!r || l->of->shape->phase.evals_first > r->phase.evals_first)
         return l->of->rows->eval ? pause_for(l, OT_PAUSE_EVAL, evaluate) : 0;
-    OT_TRY(ot_batcher_seek(l->batcher, r->position));
-    l->submitted = l->done = out->steps = out->first_step = r->progress.step;
     out->history = r->evals;
     out->history.metric = metric;
     find_early_stop(l);

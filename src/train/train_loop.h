@@ -41,6 +41,7 @@ struct ot_train_loop {
     const struct ot_rescue *rescue;            /* set if saver is set */
     const char *hosts;                         /* as ot_checkpoint_record has them; NULL: one directory */
     struct ot_stop_save_requests *requests;    /* the requests that the session's engine polls */
+    const struct ot_json *history;             /* struct ot_checkpoint_record */
     const struct ot_checkpoint_record *resume; /* the session was restored from this; NULL: a new run */
     /* Called once, when the session has its second forecast (forecast.h). Errors: as ot_run_log_end. */
     int (*report_again)(const struct ot_session *session, struct ot_run_log *log);

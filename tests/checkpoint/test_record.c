@@ -37,6 +37,7 @@ static struct ot_checkpoint_record sample(void) {
                   .best = {5e-324, 1, 0.25, 2.0 / 3},
                   .without_gain = 2},
         .result_step = 80,
+        .phase = {.lr_first = 110, .rows_first = 115, .rows_at = {4, 12}, .evals_first = 99},
         .data = {.rows = 77, .tokens = 9001, .trained_tokens = 4000, .crc = 0xfffffffeu},
         .eval_data = {.rows = 3, .tokens = 200, .trained_tokens = 200, .crc = 1},
         .has_base = true,
@@ -71,6 +72,7 @@ static void check_same(const struct ot_checkpoint_record *a, const struct ot_che
     assert_memory_equal(&a->evals.best, &b->evals.best, sizeof a->evals.best);
     assert_int_equal(a->evals.without_gain, b->evals.without_gain);
     assert_int_equal(a->result_step, b->result_step);
+    assert_memory_equal(&a->phase, &b->phase, sizeof a->phase);
     assert_memory_equal(&a->data, &b->data, sizeof a->data);
     assert_memory_equal(&a->eval_data, &b->eval_data, sizeof a->eval_data);
     assert_int_equal(a->has_base, b->has_base);
@@ -96,10 +98,12 @@ static void test_what_was_written_is_read(void **state) {
     struct ot_checkpoint_record record = sample(), read;
     struct ot_json *options = parse("{\"lr\": 0.1, \"steps\": 500, \"nvme\": [\"/mnt/a\"]}");
     struct ot_json *sources = parse("{\"lr\": \"config\"}");
+    struct ot_json *history = parse("[{\"step\": 110, \"changes\": {\"lr\": [\"1\", \"2\"]}}]");
     struct ot_json *model = parse("{\"model_type\": \"llama\", \"rope_theta\": 10000.0}");
     record.options = options;
     record.sources = sources;
     record.model = model;
+    record.history = history;
     round_trip(&record, &read);
     check_same(&record, &read);
     assert_true(ot_json_real(ot_json_get(read.options, "lr"), 0) == 0.1);
@@ -107,6 +111,7 @@ static void test_what_was_written_is_read(void **state) {
     assert_string_equal(ot_json_string(ot_json_at(ot_json_get(read.options, "nvme"), 0), NULL), "/mnt/a");
     assert_int_equal(ot_json_type(ot_json_get(read.model, "rope_theta")), OT_JSON_REAL);
     assert_string_equal(ot_json_string(ot_json_get(read.sources, "lr"), NULL), "config");
+    assert_int_equal(ot_json_int(ot_json_get(ot_json_at(read.history, 0), "step"), 0), 110);
     ot_checkpoint_record_free(&read);
     assert_null(read.tree);
     record.sources = NULL; /* the record of an earlier version */
@@ -114,6 +119,7 @@ static void test_what_was_written_is_read(void **state) {
     assert_null(read.sources);
     ot_checkpoint_record_free(&read);
     ot_json_free(options);
+    ot_json_free(history);
     ot_json_free(sources);
     ot_json_free(model);
 }
@@ -191,6 +197,13 @@ static void test_bounds(void **state) {
     check_refused("\"best_accuracy\": 1.0", "\"best_accuracy\": 1.5", "'best_accuracy'");
     check_refused("\"without_gain\": 2", "\"without_gain\": -2", "'without_gain'");
     check_refused("\"result_step\": 80", "\"result_step\": 121", "'result_step' is 121");
+    check_refused("\"lr_first\": 110", "\"lr_first\": 121", "'lr_first' is 121");
+    check_refused("\"rows_first\": 115", "\"rows_first\": 121", "'rows_first' is 121");
+    check_refused("\"evals_first\": 99", "\"evals_first\": 121", "'evals_first' is 121");
+    check_refused("\"rows_epoch\": 4", "\"rows_epoch\": -1", "'rows_epoch' is -1");
+    check_refused("\"rows_sequence\": 12", "\"rows_sequence\": -1", "'rows_sequence' is -1");
+    check_refused("\"options\": {}", "\"options\": {}, \"history\": {}",
+                  "'history' is an object, not an array");
     check_refused("\"eval\": {", "\"eval\": 1, \"else\": {", "'eval' is an integer");
     check_refused("\"options\": {}", "\"options\": []", "'options' is an array, not an object");
     check_refused("\"options\": {}", "\"options\": null", "'options' is missing");
@@ -215,10 +228,10 @@ static void test_counts_may_be_zero(void **state) {
 static void test_keys_are_needed(void **state) {
     (void)state;
     static const char *const optional[] = {
-        "arithmetic",    "eval",        "metric",        "first_loss", "first_accuracy",  "last_loss",
-        "last_accuracy", "best_loss",   "best_accuracy", "base",       "frozen",          "without_gain",
-        "result_step",   "first_match", "last_match",    "best_match", "first_execution", "last_execution",
-        "best_execution"};
+        "arithmetic",     "eval",        "metric",        "first_loss", "first_accuracy",  "last_loss",
+        "last_accuracy",  "best_loss",   "best_accuracy", "base",       "frozen",          "without_gain",
+        "result_step",    "first_match", "last_match",    "best_match", "first_execution", "last_execution",
+        "best_execution", "lr_first",    "rows_first",    "rows_epoch", "rows_sequence",   "evals_first"};
     struct ot_checkpoint_record record = sample(), read;
     char *text, words[64];
     size_t bytes;

@@ -299,7 +299,7 @@ static void expect_log(const char *folder, int64_t keep_bytes, const char *expec
     ot_run_log_begin(log, "run");
     check_ok(ot_run_log_end(log));
     check_ok(ot_run_log_start_file(log, folder, keep_bytes));
-    check_ok(ot_run_log_resume(log, 2, "c", 512, 0.25));
+    check_ok(ot_run_log_resume(log, 2, "c", 512, 0.25, NULL));
     int64_t bytes = ot_run_log_bytes(log);
     ot_run_log_close(log);
     snprintf(path, sizeof path, "%s/log.jsonl", folder);

@@ -55,6 +55,8 @@ static inline int close_run(void **state) {
     return 0;
 }
 
+static const struct ot_run_shape epochs_of_7 = {.sequences = 7, .step_sequences = 1, .steps_per_epoch = 7};
+
 /* Makes the session's plan. "NVME" in `words` stands for words that put everything on nvme. */
 static inline void plan(struct run *r, const char *words) {
     char line[1400], nvme[700] = "";
@@ -80,7 +82,7 @@ static inline void plan(struct run *r, const char *words) {
     r->config = (struct ot_saver_config){.session = &r->session,
                                          .log = r->log,
                                          .parent = r->parent,
-                                         .steps_per_epoch = 7,
+                                         .shape = &epochs_of_7,
                                          .model_bytes = MODEL_BYTES,
                                          .evaluates = r->config.evaluates,
                                          .sharing = &r->sharing};

@@ -242,7 +242,7 @@ static void expect_length(const struct folder *f, const char *then, int64_t step
     snprintf(line, sizeof line, BASE "--steps %d", (int)steps);
     check_ok(take_over(f, then, line, &resume, &o));
     assert_true(o.steps == steps && o.epochs == 0);
-    check_ok(ot_shape_schedule(&o, steps, &shape.lr));
+    check_ok(ot_shape_schedule(&o, 0, steps, &shape.lr));
     int rc = ot_resume_check_length(&resume, &o, &shape);
     if (sentence)
         check_fails(rc, OT_E_USAGE, sentence);

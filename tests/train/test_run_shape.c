@@ -12,7 +12,7 @@ static void assert_near(double got, double want) {
 static void warmup_rises_to_the_peak(void **state) {
     (void)state;
     for (int kind = OT_SCHEDULE_CONSTANT; kind <= OT_SCHEDULE_WSD; kind++) {
-        struct ot_lr_schedule s = {(enum ot_schedule_kind)kind, 2e-4, 10, 100};
+        struct ot_lr_schedule s = {(enum ot_schedule_kind)kind, 2e-4, 10, 100, 0};
         for (int64_t step = 1; step <= 10; step++)
             assert_near(ot_lr_at(&s, step), 2e-5 * (double)step);
         s.warmup = 0;
@@ -24,7 +24,7 @@ static void warmup_rises_to_the_peak(void **state) {
 
 static void each_schedule_has_its_shape(void **state) {
     (void)state;
-    struct ot_lr_schedule s = {OT_SCHEDULE_CONSTANT, 1, 10, 110};
+    struct ot_lr_schedule s = {OT_SCHEDULE_CONSTANT, 1, 10, 110, 0};
     assert_near(ot_lr_at(&s, 110), 1);
     s.kind = OT_SCHEDULE_LINEAR; /* 0 at step 111 */
     assert_near(ot_lr_at(&s, 10), 1);
@@ -47,7 +47,7 @@ static void short_runs_are_fine(void **state) {
             for (int64_t warmup = 0; warmup <= steps; warmup++)
                 for (int64_t step = 1; step <= steps; step++) {
                     double lr = ot_lr_at(
-                        &(struct ot_lr_schedule){(enum ot_schedule_kind)kind, 1, warmup, steps}, step);
+                        &(struct ot_lr_schedule){(enum ot_schedule_kind)kind, 1, warmup, steps, 0}, step);
                     assert_true(lr > 0 && lr <= 1);
                 }
 }
@@ -64,7 +64,7 @@ static struct ot_settings parsed(int argc, char **argv) {
 static int shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequences, int64_t params,
                      struct ot_run_shape *out) {
     ot_shape_choose(settings, params);
-    return ot_shape_run(settings, seq_len, sequences, out);
+    return ot_shape_run(settings, seq_len, sequences, NULL, out);
 }
 
 static void defaults_follow_model_and_data(void **state) {
@@ -143,6 +143,69 @@ static void default_rates_are_the_documented_ones(void **state) {
     assert_near(ot_shape_default_lr(3000000, true), 3e-3);
 }
 
+/* A schedule that begins after step 20 is that of a run of the steps that are left. */
+static void a_schedule_may_begin_later(void **state) {
+    (void)state;
+    for (int kind = OT_SCHEDULE_CONSTANT; kind <= OT_SCHEDULE_WSD; kind++) {
+        struct ot_lr_schedule s = {(enum ot_schedule_kind)kind, 2e-4, 5, 30, 0},
+                              later = {(enum ot_schedule_kind)kind, 2e-4, 5, 50, 20};
+        for (int64_t step = 1; step <= 30; step++)
+            assert_true(ot_lr_at(&later, 20 + step) == ot_lr_at(&s, step));
+    }
+    struct ot_settings o = OPTIONS("--steps", "120", "--warmup", "10%", "--lr", "1");
+    struct ot_lr_schedule lr;
+    check_ok(ot_shape_schedule(&o.in_effect, 100, 120, &lr));
+    assert_true(lr.warmup == 2 && lr.first == 100 && lr.steps == 120);
+    o.in_effect.warmup.steps = 21;
+    o.in_effect.warmup.share = 0;
+    check_fails(ot_shape_schedule(&o.in_effect, 100, 120, &lr), OT_E_USAGE,
+                "--warmup 21 is longer than the run's 20 steps that are left");
+    o.in_effect.warmup.steps = 0;
+    check_ok(ot_shape_schedule(&o.in_effect, 120, 110, &lr)); /* refused later: steps are done already */
+    ot_options_free(&o.in_effect);
+}
+
+/* Positions, ends of epochs and counts are those of a loop that trains step by step. */
+static void rows_may_begin_later(void **state) {
+    (void)state;
+    static const struct ot_run_phase phases[] = {{0},
+                                                 {.rows_first = 7, .rows_at = {2, 0}},
+                                                 {.rows_first = 9, .rows_at = {1, 4}},
+                                                 {.rows_first = 9, .rows_at = {3, 9}}};
+    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++) {
+        struct ot_settings o = OPTIONS("--epochs", "6", "--tokens-per-step", "3072", "--seq-len", "1024",
+                                       "--warmup", "0", "--eval-every", "epoch", "--save-every", "epoch");
+        const struct ot_run_phase *p = &phases[i];
+        struct ot_data_position at = p->rows_at;
+        struct ot_run_shape shape;
+        int64_t step = p->rows_first, end = step, ends = 0;
+        ot_shape_choose(&o, 1000);
+        check_ok(ot_shape_run(&o, 1024, 10, p, &shape)); /* 10 sequences: 4 steps, of 3, 3, 3 and 1 */
+        for (; at.epoch < 6; step++) {
+            struct ot_data_position found = ot_shape_position(&shape, step);
+            assert_true(found.epoch == at.epoch && found.sequence == at.sequence);
+            if (step == end && step > p->rows_first)
+                ends++;
+            if (step >= end)
+                end = ot_shape_epoch_end(&shape, step);
+            at.sequence += 3;
+            if (at.sequence >= 10) {
+                assert_int_equal(end, step + 1);
+                at = (struct ot_data_position){at.epoch + 1, 0};
+            }
+        }
+        assert_int_equal(shape.lr.steps, step);
+        const struct ot_run_calendar calendar = {&o.in_effect, &shape, true, true};
+        struct ot_run_counts counts = ot_calendar_count(&calendar, p->rows_first + 1, 1);
+        assert_int_equal(counts.evals, ends + 1); /* the last step ends an epoch */
+        assert_int_equal(counts.saves, ends + 1);
+        o.in_effect.epochs = p->rows_at.epoch; /* done already */
+        check_ok(ot_shape_run(&o, 1024, 10, p, &shape));
+        assert_int_equal(shape.lr.steps, p->rows_first);
+        ot_options_free(&o.in_effect);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(warmup_rises_to_the_peak),
@@ -152,6 +215,8 @@ int main(void) {
         cmocka_unit_test(given_options_are_kept),
         cmocka_unit_test(what_cannot_be_is_refused),
         cmocka_unit_test(default_rates_are_the_documented_ones),
+        cmocka_unit_test(a_schedule_may_begin_later),
+        cmocka_unit_test(rows_may_begin_later),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

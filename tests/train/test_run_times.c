@@ -4,7 +4,8 @@
 #include "src/train/run_shape.h"
 
 static struct ot_run_shape shape_of(int64_t steps) {
-    return (struct ot_run_shape){.steps_per_epoch = 7, .lr.steps = steps};
+    return (struct ot_run_shape){
+        .sequences = 7, .step_sequences = 1, .steps_per_epoch = 7, .lr.steps = steps};
 }
 
 /* The counts are those of a loop that asks after each step. */
