@@ -220,6 +220,17 @@ static void put_targets(struct ot_batcher *b, uint32_t number, const struct ot_r
     f->trained += row->trained;
 }
 
+/* Compares the rows of the next `sequences` sequences with their checksums. */
+static int check_rows(const struct ot_batcher *b, int64_t sequences) {
+    for (int64_t s = 0; s < sequences; s++) {
+        int64_t n_rows;
+        const uint32_t *rows = ot_packing_sequence(b->config.packing, b->position.sequence + s, &n_rows);
+        for (int64_t i = 0; i < n_rows; i++)
+            OT_TRY(ot_dataset_check_row(b->config.dataset, rows[i]));
+    }
+    return 0;
+}
+
 /* Calls put for each row of the next `sequences` sequences, in order. */
 static void for_each_row(struct ot_batcher *b, int64_t sequences, struct filling *f,
                          void (*put)(struct ot_batcher *, uint32_t, const struct ot_row *,
@@ -262,7 +273,7 @@ static void put_micro(struct ot_batcher *b, int64_t sequences, int64_t base, str
     out->input.n_losses += b->comparisons ? f.comparisons - before : f.trained;
 }
 
-void ot_batcher_next(struct ot_batcher *b, struct ot_step_batch *out) {
+int ot_batcher_next(struct ot_batcher *b, struct ot_step_batch *out) {
     int64_t total = ot_packing_sequences(b->config.packing);
     if (b->position.epoch != b->drawn_epoch) {
         ot_packing_set_epoch(b->config.packing, b->position.epoch);
@@ -271,12 +282,15 @@ void ot_batcher_next(struct ot_batcher *b, struct ot_step_batch *out) {
     *out = (struct ot_step_batch){.position = b->position, .input.micro = b->micro};
     int64_t left = total - b->position.sequence;
     left = ot_min(left, b->config.step_sequences);
+    if (ot_dataset_cached_bytes(b->config.dataset) > 0)
+        OT_TRY(check_rows(b, left));
     for (; left > 0; left -= b->config.micro_sequences) {
         int64_t sequences = ot_min(left, b->config.micro_sequences);
         put_micro(b, sequences, out->tokens, &b->micro[out->input.n_micro++], out);
     }
     if (b->position.sequence == total)
         b->position = (struct ot_data_position){.epoch = b->position.epoch + 1};
+    return 0;
 }
 
 struct ot_data_position ot_batcher_position(const struct ot_batcher *b) {

@@ -55,8 +55,9 @@ int64_t ot_batcher_steps_per_epoch(const struct ot_batcher *batcher);
 int64_t ot_batcher_max_micro(const struct ot_batcher *batcher); /* in a full step */
 size_t ot_batcher_bytes(const struct ot_batcher *batcher);
 
-/* The next step. After the last step of an epoch comes the first step of the next epoch, without end. */
-void ot_batcher_next(struct ot_batcher *batcher, struct ot_step_batch *out);
+/* The next step. After the last step of an epoch comes the first step of the next epoch, without end. Errors:
+ * OT_E_INPUT (the cache of rows is damaged). */
+int ot_batcher_next(struct ot_batcher *batcher, struct ot_step_batch *out);
 
 struct ot_data_position ot_batcher_position(const struct ot_batcher *batcher);
 /* Errors: OT_E_INPUT if the data has no such position (the checkpoint is of other data). */

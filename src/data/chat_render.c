@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/hash.h"
 #include "src/base/text.h"
 #include "src/data/chat_render_state.h"
 #include "src/tokenizer/tokenizer.h"
@@ -121,6 +122,18 @@ int ot_chat_renderer_add_tools(struct ot_chat_renderer *renderer, const char *ji
     OT_TRY(ot_chat_renderer_open(jinja, bytes, name, NULL, &renderer->for_tools));
     renderer->for_tools->tokens = renderer->tokens;
     return 0;
+}
+
+uint32_t ot_chat_renderer_crc(const struct ot_chat_renderer *renderer) {
+    struct ot_json_writer w = {.indent = -1};
+    uint32_t crc = ot_crc32(0, renderer->source, strlen(renderer->source));
+    if (renderer->tokens)
+        ot_json_put_value(&w, NULL, renderer->tokens);
+    crc = ot_crc32(crc, w.out.text, w.out.bytes);
+    free(w.out.text);
+    if (renderer->for_tools)
+        crc = ot_crc32(crc, renderer->for_tools->source, strlen(renderer->for_tools->source));
+    return crc;
 }
 
 void ot_chat_renderer_close(struct ot_chat_renderer *renderer) {

@@ -55,6 +55,8 @@ int ot_chat_renderer_open(const char *jinja, size_t bytes, const char *name, con
                           struct ot_chat_renderer **out);
 /* Opens a built-in template. Errors: OT_E_BUDGET. */
 int ot_chat_renderer_open_builtin(const struct ot_chat_template *t, struct ot_chat_renderer **out);
+/* A checksum of all that the renderer's texts depend on. */
+uint32_t ot_chat_renderer_crc(const struct ot_chat_renderer *renderer);
 /* Sets the template for conversations with tools, if the model has a separate one. Errors: OT_E_BUDGET. */
 int ot_chat_renderer_add_tools(struct ot_chat_renderer *renderer, const char *jinja, size_t bytes,
                                const char *name);

@@ -1,16 +1,17 @@
-#include "src/data/dataset.h"
+#include "src/data/dataset_state.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
 #include "src/base/error.h"
+#include "src/base/hash.h"
+#include "src/base/log.h"
 #include "src/base/memory.h"
 #include "src/base/minmax.h"
 #include "src/base/text.h"
 #include "src/base/thread.h"
-#include "src/data/data_files.h"
 #include "src/data/pipeline.h"
 #include "src/data/preference.h"
 #include "src/data/row_set.h"
@@ -20,31 +21,6 @@
  * threads busy, and small compared with the tokens of a large file. */
 enum { BATCH_ROWS = 4096, BATCH_BYTES = 16 << 20, CHUNK_ROWS = 16 };
 
-struct entry {
-    uint32_t *tokens; /* a document's pieces are adjacent in one allocation; the first piece owns it */
-    uint32_t n_tokens, trained, document;
-    uint32_t second; /* as in ot_row */
-    bool good;
-};
-
-struct ot_dataset {
-    struct ot_data_stats stats;
-    struct entry *rows;
-    size_t n_tokens, n_rows, row_capacity;
-    struct ot_data_files files;
-    struct source {
-        size_t first_file;
-        int64_t first_row;
-    } * sources;
-    int n_sources;
-    bool pairs;
-    enum ot_objective_kind objective;
-    char *json; /* of all documents, one after the other; NULL: not kept */
-    size_t json_bytes, json_capacity;
-    size_t *json_end; /* [documents] */
-    size_t json_rows;
-};
-
 /* ---- one batch ---- */
 
 enum outcome { ROW_KEPT, ROW_UNTRAINED, ROW_BAD };
@@ -53,7 +29,7 @@ struct item {
     size_t text, bytes; /* offset and length in the loader's text */
     int64_t line;
     enum outcome outcome;
-    uint32_t *tokens; /* owned by the dataset once appended; NULL: none */
+    uint32_t *tokens; /* owned; NULL: none, or appended */
     size_t n_tokens, piece_tokens, second;
     bool good;
     struct ot_row_hash hash; /* with config->dedup */
@@ -76,9 +52,12 @@ struct loader {
     size_t file;                       /* the present one, of dataset->files */
     int64_t bytes_before, bytes_total; /* of all files; bytes_total 0: unknown */
     struct ot_dataset *dataset;
-    int64_t kept_before;    /* rows of the sources before the present one */
-    struct ot_row_set seen; /* with config->dedup */
-    char *text;             /* the rows of the batch, one after the other */
+    struct ot_grow_map *tokens; /* where tokens are appended: the dataset's, or `own` */
+    struct ot_grow_map own;     /* KTO: the rows' own answers */
+    struct ot_row_cache *cache; /* being made; NULL: the arrays are memory */
+    int64_t kept_before;        /* rows of the sources before the present one */
+    struct ot_row_set seen;     /* with config->dedup */
+    char *text;                 /* the rows of the batch, one after the other */
     size_t text_bytes, text_capacity;
     struct item *items;
     int64_t n_items;
@@ -212,43 +191,41 @@ static int collect_errors(struct loader *l) {
 
 /* ---- appending ---- */
 
-static void append_piece(struct ot_dataset *d, const struct item *item, uint32_t *tokens, size_t n) {
-    struct entry row = {.tokens = tokens,
+static int append_piece(struct loader *l, const struct item *item, const uint32_t *tokens, size_t n) {
+    struct ot_dataset *d = l->dataset;
+    const size_t bytes = n * sizeof *tokens;
+    struct entry row = {.at = l->tokens->bytes / sizeof *tokens,
                         .n_tokens = (uint32_t)n,
                         .document = (uint32_t)d->stats.kept,
                         .second = (uint32_t)item->second,
-                        .good = item->good};
+                        .good = item->good,
+                        .crc = l->cache ? ot_crc32(0, tokens, bytes) : 0};
     for (size_t i = 0; i < n; i++)
         row.trained += ot_token_trained(tokens[i]);
-    d->n_tokens += n;
-    d->rows[d->n_rows++] = row;
+    if (ot_dataset_n_rows(d) == UINT32_MAX)
+        return no_memory(l);
+    OT_TRY(ot_grow_map_add(l->tokens, tokens, bytes));
+    OT_TRY(ot_grow_map_add(&d->arrays[ROWS], &row, sizeof row));
+    d->head.tokens_crc = ot_crc32(d->head.tokens_crc, tokens, bytes);
     d->stats.trained_tokens += row.trained;
-    if ((int64_t)n > d->stats.longest)
-        d->stats.longest = (int64_t)n;
+    d->stats.longest = ot_max(d->stats.longest, (int64_t)n);
+    return 0;
 }
 
 static int keep_json(struct loader *l, const struct item *item) {
-    struct ot_dataset *d = l->dataset;
-    if (!ot_try_grow(&d->json, &d->json_capacity, d->json_bytes + item->bytes, 1) ||
-        !ot_try_grow(&d->json_end, &d->json_rows, (size_t)d->stats.kept + 1, sizeof *d->json_end))
-        return no_memory(l);
-    memcpy(d->json + d->json_bytes, l->text + item->text, item->bytes);
-    d->json_bytes += item->bytes;
-    d->json_end[d->stats.kept] = d->json_bytes;
-    return 0;
+    struct ot_grow_map *json = &l->dataset->arrays[JSON];
+    OT_TRY(ot_grow_map_add(json, l->text + item->text, item->bytes));
+    const uint64_t end = json->bytes;
+    return ot_grow_map_add(&l->dataset->arrays[ENDS], &end, sizeof end);
 }
 
 static int append_kept(struct loader *l, struct item *item) {
     struct ot_dataset *d = l->dataset;
     if (l->config->keeps_json)
         OT_TRY(keep_json(l, item));
-    size_t n_rows = d->n_rows + (item->n_tokens + item->piece_tokens - 1) / item->piece_tokens;
-    if (n_rows > UINT32_MAX || !ot_try_grow(&d->rows, &d->row_capacity, n_rows, sizeof *d->rows))
-        return no_memory(l);
-    for (size_t at = 0; at < item->n_tokens; at += item->piece_tokens) {
-        size_t left = item->n_tokens - at;
-        append_piece(d, item, item->tokens + at, ot_min(left, item->piece_tokens));
-    }
+    for (size_t at = 0; at < item->n_tokens; at += item->piece_tokens)
+        OT_TRY(append_piece(l, item, item->tokens + at, ot_min(item->n_tokens - at, item->piece_tokens)));
+    free(item->tokens);
     item->tokens = NULL;
     d->stats.kept++;
     d->stats.good += item->good;
@@ -367,55 +344,48 @@ static int check_any(const struct loader *l) {
                    l->config->path, (long long)stats->rows);
 }
 
-static void shrink(struct ot_dataset *d) {
-    struct entry *rows = realloc(d->rows, d->n_rows * sizeof *rows);
-    if (rows) {
-        d->rows = rows;
-        d->row_capacity = d->n_rows;
-    }
-}
-
 /* ---- answers to other prompts (KTO) ---- */
 
-/* Appends the row's prompt and the next row's answer to the row's tokens. own: tokens of each row's own
- * answer and its prompt. */
-static int append_other_answer(struct ot_dataset *d, size_t row, const uint32_t *own, int64_t limit) {
-    struct entry *entry = &d->rows[row];
-    size_t next = (row + 1) % d->n_rows;
-    struct ot_row mine = {.tokens = entry->tokens, .n = own[row]};
-    struct ot_row other = {.tokens = d->rows[next].tokens, .n = own[next]};
+static struct ot_row own_row(const struct loader *l, size_t row) {
+    const struct entry *entry = ot_dataset_entry(l->dataset, row);
+    return (struct ot_row){.tokens = (const uint32_t *)l->own.data + entry->at, .n = entry->second};
+}
+
+/* Appends a row's own answer with its prompt, and then its prompt with the next row's answer. `second` of the
+ * entries has the tokens of the own answer until then, and afterwards too. */
+static int append_both_answers(struct loader *l, size_t row, int64_t limit) {
+    struct ot_dataset *d = l->dataset;
+    struct ot_grow_map *tokens = &d->arrays[TOKENS];
+    const struct ot_row mine = own_row(l, row), other = own_row(l, (row + 1) % ot_dataset_n_rows(d));
     int64_t prompt = ot_row_prompt_tokens(&mine), from = ot_row_prompt_tokens(&other);
-    int64_t most = limit - prompt, n = ot_min(other.n - from, most);
-    uint32_t *tokens = realloc(entry->tokens, (size_t)(mine.n + prompt + n) * sizeof *tokens);
-    if (!tokens)
-        return ot_fail(OT_E_BUDGET, "no memory for the answers of KTO to other prompts");
-    if (row == next)
-        other.tokens = tokens;
-    memcpy(tokens + mine.n, tokens, (size_t)prompt * sizeof *tokens);
-    memcpy(tokens + mine.n + prompt, other.tokens + from, (size_t)n * sizeof *tokens);
-    entry->tokens = tokens;
-    entry->second = (uint32_t)mine.n;
-    entry->n_tokens = (uint32_t)(mine.n + prompt + n);
-    d->n_tokens += (size_t)(prompt + n);
+    int64_t n = ot_min(other.n - from, limit - prompt);
+    const size_t begin = tokens->bytes, each = sizeof *mine.tokens;
+    OT_TRY(ot_grow_map_add(tokens, mine.tokens, (size_t)mine.n * each));
+    OT_TRY(ot_grow_map_add(tokens, mine.tokens, (size_t)prompt * each));
+    OT_TRY(ot_grow_map_add(tokens, other.tokens + from, (size_t)n * each));
+    struct entry *entry = ot_dataset_entry(d, row);
+    const size_t bytes = tokens->bytes - begin;
+    entry->n_tokens = (uint32_t)(bytes / each);
+    d->head.tokens_crc = ot_crc32(d->head.tokens_crc, tokens->data + begin, bytes);
+    entry->crc = l->cache ? ot_crc32(0, tokens->data + begin, bytes) : 0;
     d->stats.longest = ot_max(d->stats.longest, (int64_t)entry->n_tokens);
     return 0;
 }
 
 static int add_other_answers(struct loader *l) {
     struct ot_dataset *d = l->dataset;
-    int rc = 0;
-    if (d->n_rows < 2)
+    const size_t n = ot_dataset_n_rows(d);
+    if (n < 2)
         return ot_fail(OT_E_INPUT, "%s: KTO compares the answers of rows, so it needs two rows or more",
                        l->config->path);
-    uint32_t *own = calloc(d->n_rows, sizeof *own);
-    if (!own)
-        return no_memory(l);
-    for (size_t i = 0; i < d->n_rows; i++)
-        own[i] = d->rows[i].n_tokens;
-    for (size_t i = 0; i < d->n_rows && rc == 0; i++)
-        rc = append_other_answer(d, i, own, l->config->seq_len / 2);
-    free(own);
-    return rc;
+    for (size_t i = 0; i < n; i++)
+        ot_dataset_entry(d, i)->second = ot_dataset_entry(d, i)->n_tokens;
+    d->head.tokens_crc = 0;
+    for (size_t i = 0; i < n; i++)
+        OT_TRY(append_both_answers(l, i, l->config->seq_len / 2));
+    for (size_t i = 0, at = 0; i < n; at += ot_dataset_entry(d, i++)->n_tokens)
+        ot_dataset_entry(d, i)->at = at;
+    return 0;
 }
 
 static int open_loader(struct loader *l) {
@@ -435,55 +405,103 @@ static void close_loader(struct loader *l) {
         free(l->items[i].tokens);
     close_file(l);
     ot_row_set_free(&l->seen);
+    ot_row_cache_close(l->cache);
+    ot_grow_map_close(&l->own);
     free(l->workers);
     free(l->items);
     free(l->text);
 }
 
 static int find_files(struct ot_dataset *d, const char *const *paths, int n) {
-    d->sources = calloc((size_t)n, sizeof *d->sources);
-    if (!d->sources)
-        return ot_fail(OT_E_BUDGET, "%s: no memory for the data", paths[0]);
+    assert(n <= OT_DATASET_MAX_SOURCES);
     for (d->n_sources = 0; d->n_sources < n; d->n_sources++) {
-        d->sources[d->n_sources].first_file = d->files.n;
+        d->first_file[d->n_sources] = d->files.n;
         OT_TRY(ot_data_files_open(paths[d->n_sources], &d->files));
     }
     return 0;
+}
+
+/* ---- the cache ---- */
+
+/* Returns 1 if the cache has the dataset. */
+static int find_cached(struct loader *l) {
+    struct ot_dataset *d = l->dataset;
+    char *key = NULL;
+    size_t bytes = 0;
+    if (!l->config->cache.dir)
+        return 0;
+    OT_TRY(ot_dataset_key(l->config, &d->files, d->first_file, d->n_sources, &key, &bytes));
+    if (!key)
+        return 0;
+    int rc = ot_row_cache_open(&l->config->cache, key, bytes, &d->head, sizeof d->head, d->arrays, &l->cache);
+    free(key);
+    d->is_cached = rc > 0 || l->cache;
+    if (d->is_cached)
+        OT_TRY(ot_string_format(&d->cache_dir, "%s", l->config->cache.dir));
+    if (rc > 0) {
+        d->stats = d->head.stats;
+        d->stats.template_name = *d->head.template_name ? d->head.template_name : NULL;
+    }
+    return rc;
+}
+
+static int keep(struct loader *l) {
+    struct ot_dataset *d = l->dataset;
+    const char *name = d->stats.template_name;
+    d->head.stats = d->stats;
+    d->head.stats.template_name = NULL;
+    snprintf(d->head.template_name, sizeof d->head.template_name, "%s", name ? name : "");
+    return l->cache ? ot_row_cache_finish(l->cache, &d->head, sizeof d->head, d->arrays) : 0;
+}
+
+static int load_all(struct loader *l) {
+    struct ot_dataset *d = l->dataset;
+    OT_TRY(open_loader(l));
+    for (int source = 0; l->file < d->files.n; l->file++) {
+        for (; source < d->n_sources && d->first_file[source] == l->file; source++) {
+            d->head.first_row[source] = (int64_t)ot_dataset_n_rows(d);
+            l->kept_before = d->stats.kept;
+        }
+        if (rows_left(l) > 0)
+            OT_TRY(load_file(l));
+        close_file(l);
+        d->stats.reached_max = d->stats.reached_max || rows_left(l) == 0;
+    }
+    OT_TRY(check_any(l));
+    if (l->config->objective == OT_OBJECTIVE_KTO)
+        OT_TRY(add_other_answers(l));
+    d->stats.files = (int64_t)d->files.n;
+    d->stats.pieces = (int64_t)ot_dataset_n_rows(d);
+    d->stats.tokens = (int64_t)(d->arrays[TOKENS].bytes / sizeof(uint32_t));
+    return keep(l);
 }
 
 int ot_dataset_open(const struct ot_dataset_config *config, struct ot_dataset **out) {
     return ot_dataset_open_sources(config, &config->path, 1, out);
 }
 
-int ot_dataset_open_sources(const struct ot_dataset_config *config, const char *const *paths, int n,
-                            struct ot_dataset **out) {
+/* *is_full: set if the disk had no room for an optional cache. */
+static int open_sources(const struct ot_dataset_config *config, const char *const *paths, int n,
+                        bool *is_full, struct ot_dataset **out) {
     *out = NULL;
     struct ot_dataset *d = calloc(1, sizeof *d);
     if (!d)
         return ot_fail(OT_E_BUDGET, "%s: no memory for the data", config->path);
-    struct loader l = {.config = config, .dataset = d};
+    struct loader l = {.config = config, .dataset = d, .tokens = &d->arrays[TOKENS]};
     d->pairs = config->pairs;
     d->objective = config->objective;
+    if (config->objective == OT_OBJECTIVE_KTO)
+        l.tokens = &l.own;
     int rc;
     OT_TRY_GOTO(find_files(d, paths, n), rc, out);
-    OT_TRY_GOTO(open_loader(&l), rc, out);
-    for (int source = 0; l.file < d->files.n; l.file++) {
-        for (; source < n && d->sources[source].first_file == l.file; source++) {
-            d->sources[source].first_row = (int64_t)d->n_rows;
-            l.kept_before = d->stats.kept;
-        }
-        if (rows_left(&l) > 0)
-            OT_TRY_GOTO(load_file(&l), rc, out);
-        close_file(&l);
-        d->stats.reached_max = d->stats.reached_max || rows_left(&l) == 0;
+    rc = find_cached(&l);
+    if (rc == 0) {
+        rc = load_all(&l);
+        *is_full = rc == -OT_E_IO && l.cache && config->cache.is_optional;
     }
-    OT_TRY_GOTO(check_any(&l), rc, out);
-    if (config->objective == OT_OBJECTIVE_KTO)
-        OT_TRY_GOTO(add_other_answers(&l), rc, out);
-    d->stats.files = (int64_t)d->files.n;
-    d->stats.pieces = (int64_t)d->n_rows;
-    d->stats.tokens = (int64_t)d->n_tokens;
-    shrink(d);
+    if (rc < 0)
+        goto out;
+    rc = 0;
     *out = d;
     d = NULL;
 out:
@@ -492,96 +510,15 @@ out:
     return rc;
 }
 
-void ot_dataset_close(struct ot_dataset *d) {
-    if (!d)
-        return;
-    for (size_t i = 0; i < d->n_rows; i++)
-        if (i == 0 || d->rows[i].document != d->rows[i - 1].document)
-            free(d->rows[i].tokens);
-    ot_data_files_close(&d->files);
-    free(d->sources);
-    free(d->rows);
-    free(d->json);
-    free(d->json_end);
-    free(d);
-}
-
-const struct ot_data_stats *ot_dataset_stats(const struct ot_dataset *d) {
-    return &d->stats;
-}
-
-int ot_dataset_sources(const struct ot_dataset *d) {
-    return d->n_sources;
-}
-
-int64_t ot_dataset_source_begin(const struct ot_dataset *d, int source) {
-    return source < d->n_sources ? d->sources[source].first_row : (int64_t)d->n_rows;
-}
-
-const char *ot_dataset_file(const struct ot_dataset *d, size_t file) {
-    return d->files.paths[file];
-}
-
-bool ot_dataset_compares(const struct ot_dataset *d) {
-    return d->objective != OT_OBJECTIVE_SFT;
-}
-
-bool ot_dataset_has_pairs(const struct ot_dataset *d) {
-    return d->pairs;
-}
-
-int64_t ot_dataset_rows(const struct ot_dataset *d) {
-    return (int64_t)d->n_rows;
-}
-
-int64_t ot_dataset_documents(const struct ot_dataset *d) {
-    return d->stats.kept;
-}
-
-struct ot_row ot_dataset_row(const struct ot_dataset *d, int64_t row) {
-    const struct entry *entry = &d->rows[row];
-    return (struct ot_row){.tokens = entry->tokens,
-                           .n = entry->n_tokens,
-                           .trained = entry->trained,
-                           .second = entry->second,
-                           .good = entry->good,
-                           .document = entry->document};
-}
-
-int64_t ot_row_prompt_tokens(const struct ot_row *row) {
-    int64_t n = 0;
-    while (n < row->n && !ot_token_trained(row->tokens[n]))
-        n++;
-    return n;
-}
-
-struct ot_data_fingerprint ot_dataset_fingerprint(const struct ot_dataset *d) {
-    uLong crc = 0;
-    for (size_t i = 0; i < d->n_rows; i++)
-        crc = crc32_z(crc, (const unsigned char *)d->rows[i].tokens, d->rows[i].n_tokens * sizeof(uint32_t));
-    for (size_t i = 0; i < d->n_rows; i++) {
-        const uint32_t piece[] = {d->rows[i].n_tokens, d->rows[i].document};
-        crc = crc32_z(crc, (const unsigned char *)piece, sizeof piece);
-    }
-    for (size_t i = 0; ot_dataset_compares(d) && i < d->n_rows; i++) {
-        const uint32_t answers[] = {d->rows[i].second, d->rows[i].good};
-        crc = crc32_z(crc, (const unsigned char *)answers, sizeof answers);
-    }
-    return (struct ot_data_fingerprint){.rows = d->stats.kept,
-                                        .tokens = d->stats.tokens,
-                                        .trained_tokens = d->stats.trained_tokens,
-                                        .crc = (uint32_t)crc};
-}
-
-size_t ot_dataset_bytes(const struct ot_dataset *d) {
-    return d->n_tokens * sizeof(uint32_t) + d->row_capacity * sizeof *d->rows + d->json_capacity +
-           d->json_rows * sizeof *d->json_end;
-}
-
-const char *ot_dataset_json(const struct ot_dataset *d, int64_t document, size_t *bytes) {
-    if (!d->json)
-        return NULL;
-    size_t begin = document > 0 ? d->json_end[document - 1] : 0;
-    *bytes = d->json_end[document] - begin;
-    return d->json + begin;
+int ot_dataset_open_sources(const struct ot_dataset_config *config, const char *const *paths, int n,
+                            struct ot_dataset **out) {
+    bool is_full = false;
+    int rc = open_sources(config, paths, n, &is_full, out);
+    if (!is_full)
+        return rc;
+    ot_log(OT_LOG_WARN, "%s; the rows are read again and kept in memory (--cache DIR: another place)",
+           ot_error_text());
+    struct ot_dataset_config without = *config;
+    without.cache = (struct ot_row_cache_config){0};
+    return open_sources(&without, paths, n, &is_full, out);
 }

@@ -1,7 +1,8 @@
 /* A dataset: all rows of one or several data files as token ids, with counts of kept, dropped and cut rows.
  *
  * Each file is read and tokenized once, in parallel over rows. The result does not depend on the number of
- * threads. Tokens stay in memory, 4 bytes each, in the allocation of their row. A row that is too long may
+ * threads. Tokens, 4 bytes each, and the table of rows, 32 bytes a row, stay in memory, or in the files of a
+ * cache (row_cache.h). A row that is too long may
  * have been split into pieces (sample.h): each piece is a row of the dataset, and all have the same document
  * number.
  *
@@ -88,7 +89,7 @@ struct ot_data_fingerprint {
     int64_t rows, tokens, trained_tokens; /* rows: of the file, with the held-out rows */
     uint32_t crc; /* of ids and trained marks, and of the length and document of each piece */
 };
-struct ot_data_fingerprint ot_dataset_fingerprint(const struct ot_dataset *dataset); /* reads all tokens */
+struct ot_data_fingerprint ot_dataset_fingerprint(const struct ot_dataset *dataset); /* reads no tokens */
 
 /* True if each row compares two answers. */
 bool ot_dataset_compares(const struct ot_dataset *dataset);
@@ -100,9 +101,13 @@ struct ot_row ot_dataset_row(const struct ot_dataset *dataset, int64_t row);
 /* The row of the file that a document was made from, as JSON; NULL unless config->keeps_json. Its fields have
  * the names that they have in the file. */
 const char *ot_dataset_json(const struct ot_dataset *dataset, int64_t document, size_t *bytes);
+/* Of a cached dataset: compares the row's tokens with their checksum. Errors: OT_E_INPUT. */
+int ot_dataset_check_row(const struct ot_dataset *dataset, int64_t row);
 /* Number of tokens before the row's first trained token: the prompt to generate from. */
 int64_t ot_row_prompt_tokens(const struct ot_row *row);
-size_t ot_dataset_bytes(const struct ot_dataset *dataset); /* memory held in bytes, for the ledger */
+size_t ot_dataset_bytes(const struct ot_dataset *dataset);          /* memory held in bytes, for the ledger */
+const char *ot_dataset_cache_dir(const struct ot_dataset *dataset); /* NULL: it has no cache */
+int64_t ot_dataset_cached_bytes(const struct ot_dataset *dataset);  /* of its files; 0: it has no cache */
 
 /* --show-sample: shows row `index` (from 0) of the first file as it will be trained on. First its text with
  * the trained tokens marked, by colour and underline if `ansi`, otherwise by [brackets]; then a table of

@@ -5,12 +5,14 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/grow_map.h"
 #include "src/base/minmax.h"
 #include "src/base/random.h"
 #include "src/data/dataset.h"
 
 /* Separate random streams for the two shuffles of an epoch. */
 enum { DRAW_ROWS, DRAW_SEQUENCES };
+enum { ARRAYS = 7 };
 
 struct ot_packing {
     struct ot_packing_config config;
@@ -23,10 +25,22 @@ struct ot_packing {
     uint32_t *place;   /* [n_rows] */
     uint32_t *first;   /* [n_sequences + 1] */
     /* For the present epoch: */
-    uint32_t *rows;     /* [n_rows] row at each place */
-    uint32_t *shuffled; /* [n_rows] by_rank with rows of equal length shuffled */
-    uint32_t *order;    /* [n_sequences] */
+    uint32_t *rows;                    /* [n_rows] row at each place */
+    uint32_t *shuffled;                /* [n_rows] by_rank with rows of equal length shuffled */
+    uint32_t *order;                   /* [n_sequences] */
+    struct ot_grow_map arrays[ARRAYS]; /* the memory of all of them */
+    int n_arrays;
 };
+
+/* n zeros; they end with the packing. */
+static int make_array(struct ot_packing *p, size_t n, uint32_t **out) {
+    struct ot_grow_map *map = &p->arrays[p->n_arrays++];
+    if (p->config.scratch)
+        OT_TRY(ot_grow_map_create_unnamed(p->config.scratch, map));
+    OT_TRY(ot_grow_map_add(map, NULL, n * sizeof **out));
+    *out = (uint32_t *)(void *)map->data;
+    return 0;
+}
 
 int64_t ot_split_rows(const struct ot_dataset *dataset, double fraction, uint64_t seed, bool *eval) {
     int64_t documents = ot_dataset_documents(dataset);
@@ -52,6 +66,8 @@ int64_t ot_split_rows(const struct ot_dataset *dataset, double fraction, uint64_
 }
 
 static uint32_t copies_of(const struct ot_packing_config *config, int64_t row) {
+    if (config->held_out && config->held_out[row] != config->takes_held_out)
+        return 0;
     return config->copies ? config->copies[row] : 1;
 }
 
@@ -148,12 +164,10 @@ static void fill_sequence(struct ot_packing *p, struct supply *s, uint32_t *sequ
     }
 }
 
-/* Gives each row its place, sequence after sequence. Returns -1 without memory. */
+/* Gives each row its place, sequence after sequence. */
 static int lay_out(struct ot_packing *p, const uint32_t *sequence_of) {
-    p->first = calloc((size_t)p->n_sequences + 2, sizeof *p->first);
-    p->order = calloc((size_t)p->n_sequences + 1, sizeof *p->order);
-    if (!p->first || !p->order)
-        return -1;
+    OT_TRY(make_array(p, (size_t)p->n_sequences + 2, &p->first));
+    OT_TRY(make_array(p, (size_t)p->n_sequences + 1, &p->order));
     uint32_t *end = p->first + 1; /* while places are given out, end[s] grows from first[s] to first[s + 1] */
     for (uint32_t j = 0; j < p->n_rows; j++)
         end[sequence_of[j] + 1]++;
@@ -166,32 +180,32 @@ static int lay_out(struct ot_packing *p, const uint32_t *sequence_of) {
 
 static int pack_rows(struct ot_packing *p, int64_t longest) {
     size_t lengths = (size_t)longest + 1;
-    uint32_t *sequence_of = calloc((size_t)p->n_rows + 1, sizeof *sequence_of);
+    uint32_t *sequence_of;
+    OT_TRY(make_array(p, (size_t)p->n_rows + 1, &sequence_of));
     struct supply supply = {.longest = longest,
                             .left = calloc(lengths, sizeof *supply.left),
                             .next = calloc(lengths, sizeof *supply.next),
                             .bits = calloc(lengths / 64 + 1, sizeof *supply.bits)};
-    int rc = -1;
-    if (sequence_of && supply.left && supply.next && supply.bits) {
+    int rc;
+    if (supply.left && supply.next && supply.bits) {
         rank_rows(p, &supply);
         for (; longest_within(&supply, longest) > 0; p->n_sequences++)
             fill_sequence(p, &supply, sequence_of);
         rc = lay_out(p, sequence_of);
+    } else {
+        rc = ot_fail(OT_E_BUDGET, "no memory for packing %u rows", p->n_rows);
     }
     free(supply.bits);
     free(supply.next);
     free(supply.left);
-    free(sequence_of);
     return rc;
 }
 
-/* One row a sequence, in the order of the file. Returns -1 without memory. */
+/* One row a sequence, in the order of the file. */
 static int lay_out_single(struct ot_packing *p) {
     p->n_sequences = p->n_rows;
-    p->first = calloc((size_t)p->n_rows + 1, sizeof *p->first);
-    p->order = calloc((size_t)p->n_rows + 1, sizeof *p->order);
-    if (!p->first || !p->order)
-        return -1;
+    OT_TRY(make_array(p, (size_t)p->n_rows + 1, &p->first));
+    OT_TRY(make_array(p, (size_t)p->n_rows + 1, &p->order));
     uint32_t j = 0;
     for (int64_t i = 0; i < ot_dataset_rows(p->config.dataset); i++)
         for (uint32_t copy = 0; copy < copies_of(&p->config, i); copy++)
@@ -219,16 +233,13 @@ int ot_packing_open(const struct ot_packing_config *config, struct ot_packing **
     }
     assert(longest <= config->seq_len); /* the dataset was made with this seq_len or a smaller one */
     size_t n = (size_t)p->n_rows + 1;   /* one more, so that an empty dataset needs no special case */
-    p->by_rank = calloc(n, sizeof *p->by_rank);
-    p->place = calloc(n, sizeof *p->place);
-    p->rows = calloc(n, sizeof *p->rows);
-    p->shuffled = calloc(n, sizeof *p->shuffled);
-    if (!p->by_rank || !p->place || !p->rows || !p->shuffled ||
-        (config->one_row ? lay_out_single(p) : pack_rows(p, longest)) < 0) {
-        rc = ot_fail(OT_E_BUDGET, "no memory for packing %u rows", p->n_rows);
-        goto out;
-    }
+    OT_TRY_GOTO(make_array(p, n, &p->by_rank), rc, out);
+    OT_TRY_GOTO(make_array(p, n, &p->place), rc, out);
+    OT_TRY_GOTO(make_array(p, n, &p->rows), rc, out);
+    OT_TRY_GOTO(make_array(p, n, &p->shuffled), rc, out);
+    OT_TRY_GOTO(config->one_row ? lay_out_single(p) : pack_rows(p, longest), rc, out);
     p->config.copies = NULL; /* read only during open */
+    p->config.held_out = NULL;
     ot_packing_set_epoch(p, 0);
     *out = p;
     p = NULL;
@@ -240,12 +251,8 @@ out:
 void ot_packing_close(struct ot_packing *p) {
     if (!p)
         return;
-    free(p->by_rank);
-    free(p->place);
-    free(p->first);
-    free(p->rows);
-    free(p->shuffled);
-    free(p->order);
+    for (int i = 0; i < p->n_arrays; i++)
+        ot_grow_map_close(&p->arrays[i]);
     free(p);
 }
 
@@ -270,7 +277,10 @@ double ot_packing_fill(const struct ot_packing *p) {
 }
 
 size_t ot_packing_bytes(const struct ot_packing *p) {
-    return (4 * (size_t)p->n_rows + 2 * (size_t)p->n_sequences) * sizeof(uint32_t);
+    size_t bytes = 0;
+    for (int i = 0; i < p->n_arrays; i++)
+        bytes += ot_grow_map_memory(&p->arrays[i]);
+    return bytes;
 }
 
 /* Fisher-Yates shuffle of [0, n). `index` separates the draws of several calls in one stream. */

@@ -30,13 +30,17 @@ int64_t ot_split_rows(const struct ot_dataset *dataset, double fraction, uint64_
 struct ot_packing_config {
     const struct ot_dataset *dataset; /* outlives the packing */
     const uint16_t *copies; /* [rows]: times a row is used in an epoch; NULL: once. Read only during open */
+    const bool *held_out;   /* [rows]: rows held out; NULL: all rows are packed. Read only during open */
+    bool takes_held_out;    /* packs the rows held out, else the others */
     int64_t seq_len;
     bool one_row; /* --pack no: each sequence is one row */
     bool shuffle; /* false: every epoch has the same order; with one_row the order of the file */
     uint64_t seed;
+    const char *scratch; /* a directory for files without names that hold the arrays; NULL: memory. Read only
+                          * during open */
 };
 
-/* Errors: OT_E_BUDGET. A dataset without rows gives 0 sequences and no error. */
+/* Errors: OT_E_BUDGET, OT_E_IO (scratch). A dataset without rows gives 0 sequences and no error. */
 int ot_packing_open(const struct ot_packing_config *config, struct ot_packing **out);
 void ot_packing_close(struct ot_packing *packing); /* NULL is fine */
 

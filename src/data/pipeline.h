@@ -13,6 +13,7 @@
 #include "kernels/ops_compare.h"
 #include "src/base/json.h"
 #include "src/data/format.h"
+#include "src/data/row_cache.h"
 #include "src/data/sample.h"
 #include "src/data/source.h"
 
@@ -56,9 +57,10 @@ struct ot_dataset_config {
     enum ot_objective_kind objective; /* rows are those of this objective (preference.h) */
     bool skip_bad;                    /* count malformed rows and continue */
     enum ot_text_by text_by;
-    int64_t max_rows; /* a source gives only its first max_rows kept rows; 0: all */
-    bool dedup;       /* rows that equal an earlier row are dropped (dataset.h) */
-    bool keeps_json;  /* the dataset keeps each row as the file has it (ot_dataset_json) */
+    int64_t max_rows;                 /* a source gives only its first max_rows kept rows; 0: all */
+    bool dedup;                       /* rows that equal an earlier row are dropped (dataset.h) */
+    bool keeps_json;                  /* the dataset keeps each row as the file has it (ot_dataset_json) */
+    struct ot_row_cache_config cache; /* of a dataset */
     struct ot_pool *pool;
     /* Called from time to time with the bytes read and the file's size (0: unknown). NULL: not called. */
     void (*progress)(void *context, int64_t bytes_read, int64_t bytes_total);

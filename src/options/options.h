@@ -265,6 +265,7 @@ struct ot_options {
     int64_t max_rows; /* of each source; 0: all */
     int text_by;      /* enum ot_text_by */
     const char *template_name, *prompt_format, *columns;
+    const char *cache; /* "auto", "never", or a directory */
     bool pack, train_on_prompt, no_eos, skip_bad, show_sample, dedup;
     double eval_fraction;
 

@@ -113,6 +113,9 @@ static const struct ot_option table[] = {
     {"eval-fraction", OT_OPTION_SHARE, OT_SECTION_DATA, FIELD(eval_fraction), TRAIN | PLAN | QUANTIZE,
      .argument = "SHARE", .min = 0, .max = 0.5, .fallback = "2%", .on_resume = OT_RESUME_SAME,
      .elsewhere = "eval-split validation-split val-size val-set-size test-size eval-size"},
+    {"cache", OT_OPTION_TEXT, OT_SECTION_DATA, FIELD(cache), TRAIN, .argument = "DIR|auto|never",
+     .fallback = "auto", .on_resume = OT_RESUME_FREE,
+     .elsewhere = "dataset-prepared-path tokenized-path cache-dir dataset-cache overwrite-cache data-cache"},
     {"show-sample", OT_OPTION_FLAG, OT_SECTION_DATA, FIELD(show_sample), TRAIN | EVAL,
      .on_resume = OT_RESUME_FREE},
 

@@ -429,7 +429,7 @@ static int fill(struct ot_batcher *batcher, int arrays, int64_t room, int64_t mu
                 struct ot_sequences *out) {
     for (int64_t i = 0; i < out->n; i++) {
         struct ot_step_batch batch;
-        ot_batcher_next(batcher, &batch);
+        OT_TRY(ot_batcher_next(batcher, &batch));
         const struct ot_micro_batch *micro = &batch.input.micro[0];
         int64_t padded = (micro->n_tokens + multiple - 1) / multiple * multiple;
         int32_t *memory = out->memory + i * arrays * room;

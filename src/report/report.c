@@ -142,6 +142,9 @@ static void print_dataset(const struct ot_options *o, const char *path, const st
         put_files(dataset, line);
         ot_log(OT_LOG_INFO, "%s", line);
     }
+    if (ot_dataset_cache_dir(dataset))
+        ot_log(OT_LOG_INFO, "        tokens in %s: %s", ot_dataset_cache_dir(dataset),
+               ot_text_bytes((double)ot_dataset_cached_bytes(dataset), rows));
 }
 
 /* The rows that each source gives to an epoch. */

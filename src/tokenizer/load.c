@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/file_io.h"
+#include "src/base/hash.h"
 #include "src/base/json.h"
 #include "src/base/memory.h"
 #include "src/tokenizer/tokenizer_state.h"
@@ -55,17 +57,22 @@ static int load_root(struct ot_tokenizer *t, const char *where, const struct ot_
 
 int ot_tokenizer_open(const char *path, struct ot_tokenizer **out) {
     struct ot_json *root = NULL;
+    char *text = NULL;
+    size_t bytes;
     int rc = 0;
     struct ot_tokenizer *t = calloc(1, sizeof *t);
     if (!t || !(t->spares = calloc(OT_SPARES, sizeof *t->spares)))
         OT_TRY_GOTO(ot_fail(OT_E_BUDGET, "no memory to read %s", path), rc, out);
     OT_TRY_GOTO(ot_arena_open(&t->arena), rc, out);
-    OT_TRY_GOTO(ot_json_read_file(path, OT_TOKENIZER_MAX_FILE_BYTES, &root), rc, out);
+    OT_TRY_GOTO(ot_read_file(path, OT_TOKENIZER_MAX_FILE_BYTES, &text, &bytes), rc, out);
+    t->crc = ot_crc32(0, text, bytes);
+    OT_TRY_GOTO(ot_json_parse(text, bytes, path, &root), rc, out);
     OT_TRY_GOTO(load_root(t, path, root), rc, out);
     *out = t;
     t = NULL;
 out:
     ot_json_free(root);
+    free(text);
     ot_tokenizer_close(t);
     return rc;
 }
@@ -84,6 +91,10 @@ void ot_tokenizer_close(struct ot_tokenizer *t) {
         ot_pattern_free(&t->decoders[i].pattern);
     ot_arena_close(t->arena);
     free(t);
+}
+
+uint32_t ot_tokenizer_crc(const struct ot_tokenizer *t) {
+    return t->crc;
 }
 
 int32_t ot_tokenizer_vocab_size(const struct ot_tokenizer *t) {

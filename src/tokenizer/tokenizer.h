@@ -105,6 +105,8 @@ int ot_decode_stream_push(struct ot_decode_stream *stream, int32_t id, const cha
 int ot_decode_stream_finish(struct ot_decode_stream *stream, const char **text, size_t *bytes);
 
 /* One more than the largest id, including added tokens. The embedding needs at least as many rows. */
+/* The checksum of its tokenizer.json. */
+uint32_t ot_tokenizer_crc(const struct ot_tokenizer *tokenizer);
 int32_t ot_tokenizer_vocab_size(const struct ot_tokenizer *tokenizer);
 /* The id of a token, by its text in the file ("</s>", "<|im_end|>"), or -1. */
 int32_t ot_tokenizer_find(const struct ot_tokenizer *tokenizer, const char *token, size_t bytes);

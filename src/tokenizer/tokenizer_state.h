@@ -184,6 +184,7 @@ enum { OT_MAX_STAGES = 16, OT_SPARES = 64, OT_SCRATCH_KEPT_BYTES = 16 << 20 };
 enum ot_model_kind { OT_MODEL_BPE, OT_MODEL_UNIGRAM };
 
 struct ot_tokenizer {
+    uint32_t crc; /* of the file */
     struct ot_arena *arena;
     struct ot_vocab vocab;
     enum ot_model_kind model;

@@ -99,7 +99,7 @@ static int run_round(struct ot_engine *engine, const struct ot_evaluation *evalu
     bool counts = mine < ot_batcher_steps_per_epoch(batcher) && (rank == 0 || !together);
     int64_t sequence = (counts ? mine : first) * evaluation->micro_sequences;
     OT_TRY(ot_batcher_seek(batcher, (struct ot_data_position){0, sequence}));
-    ot_batcher_next(batcher, &batch);
+    OT_TRY(ot_batcher_next(batcher, &batch));
     if (!share.stopped || evaluation->comm) /* several ranks stop together */
         OT_TRY(run_micro(engine, evaluation, &batch.input.micro[0], counts, room, &share));
     OT_TRY(add_shares(evaluation, &share, sum));

@@ -159,7 +159,7 @@ struct pass {
 static int run_micro(const struct pass *p, int64_t micro, float *numbers) {
     struct ot_step_batch batch;
     OT_TRY(ot_batcher_seek(p->batcher, (struct ot_data_position){0, micro * p->micro_sequences}));
-    ot_batcher_next(p->batcher, &batch);
+    OT_TRY(ot_batcher_next(p->batcher, &batch));
     const struct ot_micro_batch *mb = &batch.input.micro[0];
     OT_TRY(ot_engine_eval(p->session->engine, mb, p->losses));
     for (int64_t i = 0; i < mb->n_comparisons; i++) {

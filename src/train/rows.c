@@ -1,5 +1,6 @@
 #include "src/train/rows.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +8,7 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/data/data_files.h"
 #include "src/data/source.h"
 #include "src/session/chat_choice.h"
 
@@ -47,6 +49,31 @@ static struct ot_dataset_config rows_config(const struct ot_session *session, co
     };
 }
 
+/* Files of this size, or larger ones, get a cache of their own accord. */
+enum { LEAST_CACHED = 256 << 20 };
+
+/* Where the tokens of the rows are kept. paths[n]: the sources. path: receives the directory. */
+static struct ot_row_cache_config find_cache(const struct ot_session *session, const char *const *paths,
+                                             int n, char path[PATH_MAX]) {
+    const struct ot_options *o = session->options;
+    struct ot_data_files files = {0};
+    bool is_auto = strcmp(o->cache, "auto") == 0;
+    if (o->command != OT_COMMAND_TRAIN || strcmp(o->cache, "never") == 0 || (is_auto && o->no_save))
+        return (struct ot_row_cache_config){0};
+    if (!is_auto)
+        return (struct ot_row_cache_config){.dir = o->cache, .may_make = !o->dry_run};
+    int rc = 0;
+    for (int i = 0; i < n && rc == 0; i++) /* what is wrong with a path is said when it is read */
+        rc = ot_data_files_open(paths[i], &files);
+    bool is_large = rc == 0 && ot_data_files_bytes(&files) >= LEAST_CACHED;
+    ot_data_files_close(&files);
+    int length = snprintf(path, PATH_MAX, "%s.rows", o->out);
+    if (!is_large || length < 0 || length >= PATH_MAX)
+        return (struct ot_row_cache_config){0};
+    return (struct ot_row_cache_config){
+        .dir = path, .may_make = !o->dry_run, .is_optional = true, .is_own = true};
+}
+
 /* Standard input can be read once, by one process. */
 static int check_input(const struct ot_session *session, const char *path) {
     if (strcmp(path, OT_SOURCE_STANDARD_INPUT) != 0)
@@ -63,6 +90,9 @@ static int open_eval_data(const struct ot_session *session, struct ot_rows *rows
     const char *path = session->options->eval_data;
     OT_TRY(check_input(session, path));
     struct ot_dataset_config config = rows_config(session, path, rows->seq_len);
+    char dir[PATH_MAX];
+    config.cache = find_cache(session, &path, 1, dir);
+    config.cache.is_own = false;
     int rc = ot_dataset_open(&config, &rows->own_eval);
     ot_log_set_status("");
     return rc;
@@ -83,6 +113,8 @@ static int open_data(const struct ot_session *session, struct ot_rows *rows) {
     }
     struct ot_dataset_config config =
         rows_config(session, ot_data_name(session->options, name), rows->seq_len);
+    char dir[PATH_MAX];
+    config.cache = find_cache(session, paths, given->n, dir);
     int rc = ot_dataset_open_sources(&config, paths, given->n, &rows->data);
     ot_log_set_status("");
     return rc;
@@ -92,27 +124,18 @@ static int open_data(const struct ot_session *session, struct ot_rows *rows) {
  * once. */
 static int pack(const struct ot_session *session, const struct ot_rows *rows,
                 const struct ot_dataset *dataset, bool training, struct ot_packing **out) {
-    bool split = dataset == rows->data && rows->held_out;
-    uint16_t *copies = NULL;
-    struct ot_packing_config config = {
+    const struct ot_packing_config config = {
         .dataset = dataset,
         .copies = training ? rows->copies : NULL,
+        .held_out = dataset == rows->data ? rows->held_out : NULL,
+        .takes_held_out = !training,
         .seq_len = rows->seq_len,
         .one_row = !session->options->pack,
         .shuffle = training,
         .seed = (uint64_t)session->options->seed,
+        .scratch = ot_dataset_cache_dir(dataset),
     };
-    if (split && !config.copies) {
-        int64_t n = ot_dataset_rows(dataset);
-        config.copies = copies = calloc((size_t)n, sizeof *copies);
-        if (!copies)
-            return ot_fail(OT_E_BUDGET, "no memory to split the rows");
-        for (int64_t i = 0; i < n; i++)
-            copies[i] = rows->held_out[i] != training;
-    }
-    int rc = ot_packing_open(&config, out);
-    free(copies);
-    return rc;
+    return ot_packing_open(&config, out);
 }
 
 static int check_texts(const struct ot_session *session, const struct ot_rows *rows) {

@@ -96,7 +96,7 @@ static int log_result(struct loop *l, int rc) {
 static int submit_step(struct loop *l) {
     const struct ot_run_shape *shape = l->of->shape;
     struct ot_step_batch batch;
-    ot_batcher_next(l->batcher, &batch);
+    OT_TRY(ot_batcher_next(l->batcher, &batch));
     double lr = ot_lr_at(&shape->lr, l->submitted + 1);
     batch.input.lr = (float)lr;
     const struct ot_shard *shard = &l->of->session->ranks.shard;
@@ -180,7 +180,7 @@ static int give_up(struct loop *l, const struct flight *flight, const struct ot_
         OT_TRY(ot_engine_result(l->of->session->engine, &behind));
     OT_TRY(ot_engine_drain(l->of->session->engine));
     OT_TRY(ot_batcher_seek(l->batcher, flight->position));
-    ot_batcher_next(l->batcher, &batch);
+    OT_TRY(ot_batcher_next(l->batcher, &batch));
     return ot_loss_guard_explain(&l->guard, l->of->session, l->of->rows, &step);
 }
 

@@ -111,7 +111,7 @@ static void check_epoch(struct feed *feed, int step_sequences, int micro_sequenc
     for (int64_t k = 0; k < steps; k++) {
         struct ot_step_batch batch;
         int64_t step_trained = 0, tokens = 0;
-        ot_batcher_next(feed->batcher, &batch);
+        check_ok(ot_batcher_next(feed->batcher, &batch));
         assert_int_equal(batch.position.sequence, sequences);
         assert_int_equal(batch.sequences,
                          k + 1 < steps || ot_packing_sequences(feed->packing) % step_sequences == 0
@@ -179,7 +179,7 @@ static void test_batches_are_those_of_other_versions(void **state) {
         open_feed_of(*state, false, 7, 2, &feed);
         for (int64_t k = 2 * ot_batcher_steps_per_epoch(feed.batcher); k > 0; k--) {
             struct ot_step_batch batch;
-            ot_batcher_next(feed.batcher, &batch);
+            check_ok(ot_batcher_next(feed.batcher, &batch));
             hash = 31 * hash + hash_step(&batch);
         }
         assert_true(ot_dataset_fingerprint(feed.dataset).crc == kinds[i].crc);
@@ -200,7 +200,7 @@ static void test_seek(void **state) {
     assert_true(ot_batcher_steps_per_epoch(feed.batcher) < STEPS / 2);
     for (int k = 0; k < STEPS; k++) {
         positions[k] = ot_batcher_position(feed.batcher);
-        ot_batcher_next(feed.batcher, &batch);
+        check_ok(ot_batcher_next(feed.batcher, &batch));
         hashes[k] = hash_step(&batch);
     }
     close_feed(&feed);
@@ -208,7 +208,7 @@ static void test_seek(void **state) {
     for (int k = STEPS - 1; k >= 0; k -= 3) {
         check_ok(ot_batcher_seek(feed.batcher, positions[k]));
         for (int i = k; i < k + 3 && i < STEPS; i++) {
-            ot_batcher_next(feed.batcher, &batch);
+            check_ok(ot_batcher_next(feed.batcher, &batch));
             assert_true(hash_step(&batch) == hashes[i]);
         }
     }
@@ -230,7 +230,7 @@ static void test_micro_cut(void **state) {
         struct ot_step_batch batch;
         open_feed(*state, false, 8, cuts[c], &feed);
         assert_int_equal(ot_batcher_max_micro(feed.batcher), (8 + cuts[c] - 1) / cuts[c]);
-        ot_batcher_next(feed.batcher, &batch);
+        check_ok(ot_batcher_next(feed.batcher, &batch));
         int64_t at = 0;
         for (int m = 0; m < batch.input.n_micro; m++)
             for (int64_t i = 0; i < batch.input.micro[m].n_tokens; i++, at++) {
@@ -250,7 +250,7 @@ static void test_edges(void **state) {
     struct ot_batcher *b;
     open_feed(*state, false, 1000000, 1, &feed); /* more than the data has, so an epoch is one step */
     assert_int_equal(ot_batcher_steps_per_epoch(feed.batcher), 1);
-    ot_batcher_next(feed.batcher, &batch);
+    check_ok(ot_batcher_next(feed.batcher, &batch));
     assert_int_equal(batch.sequences, ot_packing_sequences(feed.packing));
     assert_int_equal(ot_batcher_position(feed.batcher).epoch, 1);
     uint16_t *none = calloc((size_t)ot_dataset_rows(feed.dataset), sizeof *none);

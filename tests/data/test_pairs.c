@@ -138,7 +138,7 @@ static int64_t check_batches(struct data_fixture *f, int inputs, int targets, in
             .packing = packing, .dataset = d, .seq_len = seq_len, .step_sequences = 3, .micro_sequences = 2},
         &batcher));
     for (int64_t s = ot_batcher_steps_per_epoch(batcher); s > 0; s--) {
-        ot_batcher_next(batcher, &step);
+        check_ok(ot_batcher_next(batcher, &step));
         for (int m = 0; m < step.input.n_micro; m++)
             check_micro(&step.input.micro[m]);
         rows += step.rows;

@@ -177,7 +177,7 @@ static void test_batches(void **state) {
                                      .micro_sequences = 2,
                                      .references = references};
     check_ok(ot_batcher_open(&config, &batcher));
-    ot_batcher_next(batcher, &batch);
+    check_ok(ot_batcher_next(batcher, &batch));
     assert_int_equal(batch.input.n_losses, 3);
     assert_int_equal(batch.trained_tokens, 5 + 4 + 7);
     const struct ot_micro_batch *mb = batch.input.micro;
@@ -225,7 +225,7 @@ static void test_batches_of_pairs(void **state) {
                                      .micro_sequences = 2,
                                      .references = references};
     check_ok(ot_batcher_open(&config, &batcher));
-    ot_batcher_next(batcher, &batch);
+    check_ok(ot_batcher_next(batcher, &batch));
     const struct ot_micro_batch *mb = batch.input.micro;
     assert_int_equal(batch.trained_tokens, 2 + 3 + 2 + 5);
     assert_int_equal(mb->n_inputs, 3 + 3 + 5 + 5);
