@@ -4,11 +4,12 @@
  * machines have. With a cache the dataset's arrays are mapped files (src/base/grow_map.h): memory stays
  * bounded, and a second start maps the files and reads no row.
  *
- * FILES. DIR/HEX/ has `key`, `head` and one file for each array. HEX is the beginning of the key's SHA-256. The
- * key is a text that lists all that the tokens depend on: the build of the program, the tokenizer, templates,
- * options, and path, size and time of each data file. So a cache of files that have changed is never found. The
- * head has the counts of the dataset, the sizes of the arrays, the checksum of the table of rows, and its own.
- * The table has a checksum of each row's tokens, which the batcher compares when it uses the row (batch.h).
+ * FILES. DIR/HEX/ has `key`, `head` and one file for each array. HEX is the beginning of the key's SHA-256.
+ * The key is a text that lists all that the tokens depend on: the build of the program, the tokenizer,
+ * templates, options, and path, size and time of each data file. So a cache of files that have changed is
+ * never found. The head has the counts of the dataset, the sizes of the arrays, the checksum of the table of
+ * rows, and its own. The table has a checksum of each row's tokens, which the batcher compares when it uses
+ * the row (batch.h).
  *
  * MAKING. The files are made in DIR/HEX.partial, flushed, and renamed. DIR/HEX.lock is held meanwhile: other
  * processes, the ranks of a host for example, wait, and then map what the first one made. After a kill the

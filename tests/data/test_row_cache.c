@@ -38,6 +38,11 @@ static void put_rows(struct data_fixture *f, char first) {
     free(text);
 }
 
+static bool is_same_print(const struct ot_data_fingerprint *a, const struct ot_data_fingerprint *b) {
+    return a->rows == b->rows && a->tokens == b->tokens && a->trained_tokens == b->trained_tokens &&
+           a->crc == b->crc;
+}
+
 static void check_same(const struct ot_dataset *a, const struct ot_dataset *b) {
     struct ot_data_stats x = *ot_dataset_stats(a), y = *ot_dataset_stats(b);
     assert_int_equal(x.template_name != NULL, y.template_name != NULL);
@@ -46,7 +51,7 @@ static void check_same(const struct ot_dataset *a, const struct ot_dataset *b) {
     x.template_name = y.template_name = NULL;
     assert_memory_equal(&x, &y, sizeof x);
     struct ot_data_fingerprint p = ot_dataset_fingerprint(a), q = ot_dataset_fingerprint(b);
-    assert_memory_equal(&p, &q, sizeof p);
+    assert_true(is_same_print(&p, &q));
     assert_int_equal(ot_dataset_sources(a), ot_dataset_sources(b));
     for (int s = 0; s <= ot_dataset_sources(a); s++)
         assert_int_equal(ot_dataset_source_begin(a, s), ot_dataset_source_begin(b, s));
@@ -344,7 +349,7 @@ static void test_processes_share_one_cache(void **state) {
         if (ot_dataset_open(&f->config, &d) < 0)
             _exit(3);
         struct ot_data_fingerprint mine = ot_dataset_fingerprint(d);
-        _exit(memcmp(&mine, &print, sizeof print) != 0);
+        _exit(!is_same_print(&mine, &print));
     }
     for (int i = 0; i < 3; i++) {
         int status;
