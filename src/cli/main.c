@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include "kernels/device.h"
+#include "build_facts.h"
+#include "src/base/cache_file.h"
 #include "src/base/error.h"
+#include "src/base/json.h"
 #include "src/base/log.h"
 #include "src/cli/command.h"
 #include "src/cli/launch.h"
@@ -18,6 +21,32 @@
 static const double slow_reader_seconds = 5;
 
 enum { LEAST_STACK_BYTES = 512 << 10 };
+
+/* The facts of the build, as one object. "cuda" is null if the program has no cuda device. */
+static int print_build(void) {
+    char build[OT_BUILD_ID_BYTES];
+    struct ot_json_writer w = {.indent = 0};
+    struct ot_json *libraries;
+    static const char text[] = "{" OT_BUILD_LIBRARIES "}";
+    OT_TRY(ot_json_parse(text, sizeof text - 1, "the libraries of the build", &libraries));
+    ot_build_id(build);
+    ot_json_begin_object(&w, NULL);
+    ot_json_put_text(&w, "version", OT_VERSION);
+    ot_json_put_text(&w, "build", build);
+    ot_json_put_text(&w, "compiler", OT_BUILD_COMPILER);
+    if (ot_device_no_cuda()) {
+        ot_json_put_null(&w, "cuda");
+    } else {
+        ot_json_begin_object(&w, "cuda");
+        ot_json_put_text(&w, "toolkit", OT_BUILD_CUDA);
+        ot_json_put_text(&w, "gpu_arch", OT_BUILD_GPU_ARCH);
+        ot_json_end_object(&w);
+    }
+    ot_json_put_value(&w, "libraries", libraries);
+    ot_json_end_object(&w);
+    ot_json_free(libraries);
+    return ot_json_print(&w);
+}
 
 static void print_version(void) {
     const char *no_cuda = ot_device_no_cuda();
@@ -46,6 +75,8 @@ static int run(const struct ot_options *options, char **argv, int *exit_code) {
     };
     if (options->help)
         return print_help(options);
+    if (options->version && options->json)
+        return print_build();
     if (options->version) {
         print_version();
         return 0;

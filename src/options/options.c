@@ -224,6 +224,8 @@ static int take_command_line(int argc, char *const *argv, struct ot_options *out
                            argv[at]);
         }
     }
+    if (out->version && at < argc && strcmp(argv[at], "--json") == 0)
+        out->json = true;
     return 0;
 }
 

@@ -696,6 +696,12 @@ class Help(program.ProgramTest):
         self.assertIn("--temperature X", self.succeed("generate", "-h").out)
         self.fail_with(2, "no help topic 'everything'", "--help", "everything")
         self.assertRegex(self.succeed("--version").out, r"^offload-train \d+\.\d+\.\d+\n.*\n$")
+        for words in ("--version", "--json"), ("--json", "--version"):
+            facts = self.succeed(*words).json()
+            self.assertIn(f"offload-train {facts['version']}\n", self.succeed("--version").out)
+            self.assertRegex(facts["build"], "^[0-9a-f]+$")
+            self.assertEqual(facts["cuda"] is not None, "cuda" in self.succeed("--version").out.split("\n")[1].split(", "))
+            self.assertIn("zlib", facts["libraries"])
 
     def test_results_that_cannot_be_written(self):
         if os.path.exists("/dev/full"):
