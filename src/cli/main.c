@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 #include "kernels/device.h"
-#include "build_facts.h"
 #include "src/base/cache_file.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
+#include "src/cli/build_facts.h"
 #include "src/cli/command.h"
 #include "src/cli/launch.h"
 #include "src/options/help.h"

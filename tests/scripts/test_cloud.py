@@ -3,13 +3,17 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
+import time
 import unittest
 
 import program
 
 CLOUD = os.path.join(os.path.dirname(__file__), "..", "..", "scripts", "cloud")
-SCRIPTS = ["mpirun", "slurm", "torchrun"]
+SCRIPTS = ["mpirun", "pod", "slurm", "slurm-array", "torchrun", "../package"]
+
+NO_RESTART = [2, 3, 4, 7]  # codes after which options or files must change first (help exit-codes)
 
 # Fields of the CRDs at the depths that the templates use: Kubeflow Trainer 2.3 (v1alpha1), MPI Operator 0.8 (v2beta1).
 # A container's are those of Kubernetes' core/v1.
@@ -82,11 +86,86 @@ class Scripts(program.ProgramTest):
         self.assertEqual(words[words.index("--map-by") + 1], "ppr:2:node")
         self.assertIn("usage", self.run_script("mpirun", "mpirun", "/nowhere/hosts", code=2))
 
+    def start_run(self, name, script, *words, **env):
+        """Starts a script whose program notes its calls in NAME.calls: it fails twice, or runs until SIGTERM."""
+        folder = self.path("bin-" + name)
+        os.makedirs(folder, exist_ok=True)
+        for tool, lines in (("offload-train", ['printf "%s\\n" "$*" >>"$CALLS"',
+                                               "trap 'echo saved >>\"$CALLS\"; exit 10' TERM",
+                                               '[ "$MODE" != wrong ] || { echo "error: bad" >&2; exit 2; }',
+                                               '[ "$MODE" != long ] || while :; do sleep 0.05; done',
+                                               '[ "$(wc -l <"$CALLS")" -ge 3 ] || exit 5']),
+                            ("scontrol", ['printf "scontrol %s\\n" "$*" >>"$CALLS"'])):
+            with open(os.path.join(folder, tool), "w", encoding="utf-8") as file:
+                file.write("#!/bin/bash\n" + "\n".join(lines) + "\n")
+            os.chmod(file.name, 0o755)
+        calls = self.path(name + ".calls")
+        env = dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}", CALLS=calls, PAUSE="0", **env)
+        return subprocess.Popen([os.path.join(CLOUD, script), *words], env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE,
+                                text=True), calls
+
+    def stop(self, started, calls):
+        while not os.path.exists(calls):
+            time.sleep(0.02)
+        time.sleep(0.2)  # the stand-in sets its trap
+        started.send_signal(signal.SIGTERM)
+        started.communicate(timeout=60)
+        with open(calls, encoding="utf-8") as file:
+            return file.read().splitlines()
+
+    def test_pod(self):
+        out = self.path("volume/a run")
+        started, calls = self.start_run("flaky", "pod", "--out", out, "--lr", "1", MODE="flaky")
+        self.assertIn("is complete", started.communicate(timeout=60)[0])
+        self.assertEqual(started.returncode, 0)
+        with open(calls, encoding="utf-8") as file:
+            self.assertEqual(file.read().splitlines(), [f"--out {out} --lr 1 --grace 30s"] * 3)
+        started, _ = self.start_run("wrong", "pod", f"--out={out}", "--grace", "9s", MODE="wrong")
+        self.assertIn("error: bad", started.communicate(timeout=60)[1])
+        self.assertEqual(started.returncode, 2)
+        started, calls = self.start_run("long", "pod", "--out", out, MODE="long", GRACE="7s")
+        self.assertEqual(self.stop(started, calls), [f"--out {out} --grace 7s", "saved"])
+        self.assertEqual(started.returncode, 10)
+        started, _ = self.start_run("none", "pod", "--lr", "1")
+        self.assertIn("name the output", started.communicate(timeout=60)[1])
+
+    def test_slurm_array(self):
+        runs = self.path("runs.txt")
+        with open(runs, "w", encoding="utf-8") as file:
+            file.write("--lr 1\n--lr 2 --out b\n")
+        ids = {"SLURM_ARRAY_JOB_ID": "77", "SLURM_ARRAY_TASK_ID": "2"}
+        started, calls = self.start_run("array", "slurm-array", runs, "--model", "m", MODE="long", **ids)
+        self.assertEqual(self.stop(started, calls), ["--model m --lr 2 --out b --grace 4m", "saved", "scontrol requeue 77_2"])
+        started, _ = self.start_run("array-end", "slurm-array", runs, MODE="long", **{**ids, "SLURM_ARRAY_TASK_ID": "3"})
+        self.assertIn("has no line 3", started.communicate(timeout=60)[1])
+
     def test_shellcheck(self):
         if not shutil.which("shellcheck"):
             self.skipTest("shellcheck is not installed: the scripts are not checked")
         done = subprocess.run(["shellcheck", *(os.path.join(CLOUD, name) for name in SCRIPTS)], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout)
+
+
+class Files(program.ProgramTest):
+    def read(self, name):
+        with open(os.path.join(CLOUD, name), encoding="utf-8") as file:
+            return file.read()
+
+    def test_service(self):
+        text = self.read("offload-train.service")
+        self.assertEqual([int(code) for code in re.search("RestartPreventExitStatus=(.*)", text)[1].split()], NO_RESTART)
+        self.assertIn(f"SuccessExitStatus={program.STOPPED}\n", text)
+        known = program.run("--help", "all").out
+        for option in re.findall("--[a-z-]+", re.search("ExecStart=(.*)", text)[1]):
+            self.assertIn(option, known)
+
+    def test_dockerfile(self):
+        text = re.sub(r"^#.*\n", "", self.read("Dockerfile"), flags=re.M).replace("\\\n", " ")
+        lines = [line.split(None, 1) for line in text.splitlines() if line.strip()]
+        self.assertLessEqual({word for word, _ in lines}, {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "USER", "STOPSIGNAL", "ENTRYPOINT"})
+        self.assertNotIn(dict(lines)["USER"].split(":")[0], ("0", "root"))
+        self.assertEqual(dict(lines)["ENTRYPOINT"], '["offload-train"]')
+        self.assertTrue(os.path.exists(os.path.join(CLOUD, "..", "install-packages")))
 
 
 class Yaml(program.ProgramTest):
@@ -128,6 +207,24 @@ class Yaml(program.ProgramTest):
         self.assertEqual(node["template"]["spec"]["template"]["spec"]["containers"][0]["name"], "node")
         self.assertEqual(job["trainer"]["command"], ["offload-train"])
         self.check_command(job["trainer"]["args"])
+
+    def test_job(self):
+        job = self.documents("job.yaml")["Job"]
+        pod = job["spec"]["template"]["spec"]
+        container = pod["containers"][0]
+        self.check_command(container["args"])
+        self.assertEqual(job["spec"]["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"], NO_RESTART)
+        self.assertEqual(job["spec"]["podFailurePolicy"]["rules"][1]["onExitCodes"]["containerName"], container["name"])
+        grace = container["args"][container["args"].index("--grace") + 1]
+        self.assertLess(int(grace.rstrip("s")), pod["terminationGracePeriodSeconds"])
+        self.assertEqual({mount["name"] for mount in container["volumeMounts"]}, {volume["name"] for volume in pod["volumes"]})
+
+    def test_skypilot(self):
+        import yaml
+        with open(os.path.join(CLOUD, "skypilot.yaml"), encoding="utf-8") as file:
+            task = yaml.safe_load(file)
+        self.assertEqual(set(task), {"name", "resources", "file_mounts", "run"})
+        self.check_command(task["run"].split())
 
     def test_mpijob(self):
         job = self.documents("mpijob.yaml")["MPIJob"]

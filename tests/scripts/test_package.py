@@ -1,0 +1,123 @@
+"""scripts/package: the packages have what they say, and the program in them runs where there is nothing but the C library."""
+
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+
+import program
+from program import SMALL
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+BUILD = os.path.dirname(program.PROGRAM)
+
+
+def tool(*words, **more):
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300, check=False, **more)
+
+
+class Package(program.ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        for name in "dpkg-deb", "meson", "strip", "objdump":
+            if not shutil.which(name):
+                print(f"skipped: {name} is not installed")
+                sys.exit(77)
+        cls.make("one")
+        cls.deb = glob.glob(cls.path("one/*.deb"))[0]
+        cls.tarball = glob.glob(cls.path("one/*.tar.gz"))[0]
+
+    @classmethod
+    def make(cls, name):
+        done = tool(f"{ROOT}/scripts/package", "--build", BUILD, "--out", cls.path(name),
+                    env={**os.environ, "PACKAGE_LEVEL": "1"})
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def test_checksums(self):
+        done = tool("sha256sum", "--check", "SHA256SUMS", cwd=self.path("one"))
+        self.assertEqual((done.returncode, done.stdout.count(": OK")), (0, 3), done.stdout)
+
+    def test_both_have_the_same_files(self):
+        with tarfile.open(self.tarball) as tar:
+            members = tar.getmembers()
+        top = members[0].name
+        ours = {member.name[len(top):] for member in members if member.isfile()}
+        listed = tool("dpkg-deb", "--contents", self.deb).stdout
+        theirs = {line.split("./usr", 1)[1] for line in listed.splitlines() if line.startswith("-")}
+        self.assertEqual(ours, theirs)
+        self.assertLessEqual({"/bin/offload-train", "/share/man/man1/offload-train.1.gz", "/share/doc/offload-train/copyright",
+                              "/share/doc/offload-train/examples/slurm"}, ours)
+        self.assertEqual({(member.uid, member.gid) for member in members}, {(0, 0)})
+        self.assertEqual({member.mode & 0o022 for member in members}, {0})  # nobody else may write
+        self.assertEqual(len({member.mtime for member in members}), 1)
+
+    def test_control(self):
+        fields = dict(re.findall(r"^([A-Z][\w-]*): (.*)$", tool("dpkg-deb", "--field", self.deb).stdout, re.M))
+        facts = self.succeed("--version", "--json").json()
+        self.assertEqual(fields["Version"], facts["version"])
+        self.assertRegex(fields["Depends"], r"^libc6 \(>= 2\.\d+\)$")
+        needed = re.findall(r"NEEDED +(\S+)", tool("objdump", "-p", program.PROGRAM).stdout)
+        self.assertLessEqual(set(needed), {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"})
+
+    def test_bill_of_materials(self):
+        with open(glob.glob(self.path("one/*.spdx.json"))[0], encoding="utf-8") as file:
+            bill = json.load(file)
+        self.assertEqual(bill["spdxVersion"], "SPDX-2.3")
+        packages = {item["SPDXID"]: item for item in bill["packages"]}
+        linked = {item["relatedSpdxElement"] for item in bill["relationships"] if item["relationshipType"] == "STATIC_LINK"}
+        self.assertEqual(linked | {"SPDXRef-offload-train"}, set(packages))
+        names = {packages[key]["name"] for key in linked}
+        self.assertLessEqual({"z", "uring", "pcre2-8", "utf8proc", "hwloc"}, names)
+        self.assertEqual("cudart_static" in names, self.succeed("--version", "--json").json()["cuda"] is not None)
+        with tarfile.open(self.tarball) as tar:
+            licences = {os.path.basename(name).rsplit("-", 1)[0] for name in tar.getnames() if "/licences/" in name}
+        self.assertLessEqual(names - {"cudart_static"}, licences)
+
+    def test_the_program_runs_in_a_bare_root(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can change the root directory")
+        root = self.path("root")
+        self.assertEqual(tool("dpkg-deb", "--extract", self.deb, root).returncode, 0)
+        for line in tool("ldd", f"{root}/usr/bin/offload-train").stdout.splitlines():
+            for path in re.findall(r"(/\S+)", line):
+                os.makedirs(root + os.path.dirname(path), exist_ok=True)
+                shutil.copy(path, root + path)
+        os.makedirs(f"{root}/work")
+        os.makedirs(f"{root}/proc")
+        shutil.copy(self.rows, f"{root}/work/rows.jsonl")
+
+        def enter(*words):
+            return tool(shutil.which("chroot"), root, "/usr/bin/offload-train", *words, env={})  # no /dev, HOME, PATH
+        self.assertIn("offload-train ", enter("--version").stdout)
+        if tool("mount", "-t", "proc", "proc", f"{root}/proc").returncode != 0:
+            self.skipTest("mounting is not permitted here: the program only printed its version")
+        self.addCleanup(tool, "umount", f"{root}/proc")
+        done = enter("train", "--no-forecast", *SMALL, "--device", "cpu", "--gpu-mem", "64M", "--host-mem", "64M",
+                     "--data", "/work/rows.jsonl", "--out", "/work/out", "--steps", "3")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(os.path.exists(f"{root}/work/out/model.safetensors"))
+
+    def test_a_second_package_has_the_same_bytes(self):
+        if not os.environ.get("OT_TEST_SLOW"):
+            self.skipTest("takes seconds; --slow runs it")
+        self.make("two")
+        for path in glob.glob(self.path("one/*")):
+            self.assertEqual(program.read_bytes(path), program.read_bytes(path.replace("/one/", "/two/")), path)
+
+    def test_what_is_wrong_is_said(self):
+        for words, code, phrase in ((["--bild", "x"], 2, "unknown option '--bild'"), (["--out"], 2, "--out needs a value"),
+                                    (["--build", self.path("none")], 1, "has no offload-train")):
+            done = tool(f"{ROOT}/scripts/package", *words)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn(phrase, done.stderr)
+        self.assertIn("scripts/package --arch sm_90", tool(f"{ROOT}/scripts/package", "--help").stdout)
+
+
+if __name__ == "__main__":
+    program.main()
