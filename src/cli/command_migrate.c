@@ -139,7 +139,9 @@ static int print_json(const struct ot_migration *migration) {
         ot_json_put_bool(&w, "in_file", !row->is_default);
         ot_json_put_text(&w, "verdict", verdicts[row->verdict]);
         if (row->option && row->value)
-            ot_json_put_text(&w, row->option, row->value);
+            ot_json_put_text(&w, "option", row->option);
+        if (row->option && row->value)
+            ot_json_put_text(&w, "value", row->value);
         ot_json_put_text(&w, "says", ot_migrate_row_text(migration, row));
         ot_json_end_object(&w);
     }

@@ -196,6 +196,8 @@ static int take_key(struct parser *p, const char **key) {
 
 /* ---- values without quotes ---- */
 
+enum { MOST_DIGITS = 400 }; /* a longer number is a text: it would be looked at again at each comma behind it */
+
 /* The length of the number at the front of a text; 0: none is there. */
 static size_t number_bytes(const char *text, size_t n, bool *is_int) {
     size_t at = n > 0 && text[0] == '-', digits = at;
@@ -247,7 +249,7 @@ static bool put_word(struct parser *p, const char *key, const char *text, size_t
         *rc = ot_tree_put_bool(p->tree, line, key, true);
     else if (trimmed == 5 && memcmp(text, "false", 5) == 0)
         *rc = ot_tree_put_bool(p->tree, line, key, false);
-    else if (trimmed > 0 && number_bytes(text, trimmed, &is_int) == trimmed)
+    else if (trimmed > 0 && trimmed <= MOST_DIGITS && number_bytes(text, trimmed, &is_int) == trimmed)
         *rc = put_number(p, key, text, trimmed, is_int);
     else
         return false;

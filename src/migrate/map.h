@@ -6,7 +6,8 @@
  *         use lr number
  *         default 5e-5
  *
- * A row begins with the names of a key, which are paths: optimizer.params.lr, or datasets[].path for the keys
+ * A row begins with the names of a key (where other keys or functions ask for its value, they are names of one
+ * key, and otherwise they may be several keys), which are paths: optimizer.params.lr, or datasets[].path for the keys
  * of the objects in a list; a name may end in * for all that begin so. The lines below are its clauses; the
  * first one that fits the value is taken:
  *

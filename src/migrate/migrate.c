@@ -244,7 +244,7 @@ const char *ot_migrate_row_text(const struct ot_migration *migration, const stru
         rc = ot_string_format(&text, "used as --%s %s%s%s", row->option, row->value, *row->text ? "; " : "",
                               row->text);
     else
-        rc = ot_string_format(&text, "%s: %s", verdicts[row->verdict], row->text);
+        rc = ot_string_format(&text, "%s: %s", row->differs ? "differs" : verdicts[row->verdict], row->text);
     if (rc == 0)
         kept = ot_arena_strdup(migration->arena, text, strlen(text));
     free(text);

@@ -236,7 +236,8 @@ static int put_sequence(struct walk *w, const char *key, const yaml_node_t *node
 static int put_node(struct walk *w, const char *key, int index) {
     const yaml_node_t *node = yaml_document_get_node(w->document, index);
     bool is_scalar = node->type == YAML_SCALAR_NODE;
-    if (!is_scalar && strncmp((const char *)node->tag, "tag:yaml.org,2002:", 18) != 0)
+    const char *own = node->type == YAML_MAPPING_NODE ? YAML_MAP_TAG : YAML_SEQ_TAG;
+    if (!is_scalar && strcmp((const char *)node->tag, own) != 0)
         return ot_fail(OT_E_INPUT, "%s:%zu: the tag %.100s is not supported; a settings file needs none",
                        w->tree->where, line_of(node), (const char *)node->tag);
     return is_scalar                          ? put_scalar(w, key, node)
@@ -274,11 +275,22 @@ static int parse(yaml_parser_t *parser, struct ot_tree *tree, struct ot_json **o
     return rc < 0 ? rc : ot_tree_finish(tree, out);
 }
 
+/* libyaml takes a time that grows with the square of open brackets, anchors and directives. */
+static int check_marks(const struct ot_tree *tree, const char *text, size_t bytes) {
+    enum { MOST_MARKS = 4096 };
+    int marks = 0;
+    for (size_t i = 0; i < bytes; i++)
+        marks += text[i] && strchr("[{&%", text[i]) != NULL;
+    return marks <= MOST_MARKS ? 0 : ot_tree_fail(tree, 1, "more than 4,096 of the characters [ { & %");
+}
+
 int ot_yaml_parse(const char *text, size_t bytes, const char *where, struct ot_json **out) {
     yaml_parser_t parser;
     struct ot_tree tree;
     *out = NULL;
     int rc = ot_tree_open(where, &tree);
+    if (rc == 0)
+        rc = check_marks(&tree, text, bytes);
     if (rc == 0 && !yaml_parser_initialize(&parser)) {
         rc = ot_fail(OT_E_BUDGET, "%s: no memory to parse it", where);
     } else if (rc == 0) {

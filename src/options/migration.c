@@ -27,6 +27,7 @@ static const char *effective(const struct ot_options *options, const struct ot_o
         const struct ot_json *found = ot_json_get(tree, option->name);
         value = ot_json_string(found, NULL);
         size_t name = strlen(option->name) + 4; /* {"NAME": */
+        name += text[name] == ' ';
         kept = value ? ot_arena_strdup(migration->arena, value, strlen(value))
                      : ot_arena_strdup(migration->arena, text + name, bytes - name - 1);
     }
