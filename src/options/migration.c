@@ -121,10 +121,15 @@ int ot_options_take_files(struct ot_options *options) {
                                                    [OT_PROGRAM_LLAMAFACTORY] = options->llamafactory,
                                                    [OT_PROGRAM_AXOLOTL] = options->axolotl},
                                          .seq_len = options->seq_len};
-    bool has_file = false;
-    for (int i = 0; i < OT_PROGRAM_COUNT; i++)
-        has_file = has_file || request.files[i];
-    if (!has_file)
+    static const char *const names[OT_PROGRAM_COUNT] = {"deepspeed", "hf-args", "llamafactory", "axolotl"};
+    int other = 0; /* the program whose file is read beside a ds_config; 0: none */
+    for (int i = 1; i < OT_PROGRAM_COUNT; i++) {
+        if (request.files[i] && other)
+            return ot_fail(OT_E_USAGE, "--%s and --%s contradict each other; use one of them", names[other],
+                           names[i]);
+        other = request.files[i] ? i : other;
+    }
+    if (!other && !request.files[OT_PROGRAM_DEEPSPEED])
         return 0;
     int64_t gpus = options->gpus ? strtoll(options->gpus, NULL, 10) : 1;
     request.ranks = (gpus > 0 ? gpus : 1) * (options->nodes > 0 ? options->nodes : 1);

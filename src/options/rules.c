@@ -38,8 +38,8 @@ static const struct rule exclusive[] = {
     {OT_FOR_PLAN, "methods", "minimum sweep train freeze base-type explain trace"},
     {OT_FOR_PLAN, "markdown", "json"},
     {OT_FOR_EXPORT, "gguf", "max-shard-size"},
-    {OT_FOR_TRAIN | OT_FOR_MIGRATE, "hf-args", "llamafactory axolotl"},
-    {OT_FOR_TRAIN | OT_FOR_MIGRATE, "llamafactory", "axolotl"},
+    {OT_FOR_MIGRATE, "hf-args", "llamafactory axolotl"}, /* train: src/options/migration.c */
+    {OT_FOR_MIGRATE, "llamafactory", "axolotl"},
     {0, NULL, NULL},
 };
 
