@@ -28,8 +28,8 @@ static int make_request(const struct ot_options *o, struct ot_migrate_request *o
                        "%s: its keys are those of no program that is known here; add --from deepspeed, hf, "
                        "llamafactory or axolotl",
                        o->file);
-    bool is_alone = program == OT_PROGRAM_DEEPSPEED ? !o->deepspeed
-                                                    : !o->hf_args && !o->llamafactory && !o->axolotl;
+    bool is_alone =
+        program == OT_PROGRAM_DEEPSPEED ? !o->deepspeed : !o->hf_args && !o->llamafactory && !o->axolotl;
     if (!is_alone)
         return ot_fail(OT_E_USAGE, "%s is for %s, and an option names such a file too; leave out one of them",
                        o->file, ot_program_name(program));

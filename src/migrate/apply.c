@@ -399,9 +399,8 @@ static int apply_auto(struct ot_migrating *m, const struct ot_migrate_key *key,
     if (!m->trainer)
         return ot_migrate_add_row(m, key, OT_MIGRATE_IGNORED,
                                   ot_migrate_format(m, "auto: the default of --%s", clause->option));
-    return ot_migrate_add_row(
-        m, key, OT_MIGRATE_USED,
-        ot_migrate_format(m, "auto: --%s, as %s says", clause->option, m->trainer));
+    return ot_migrate_add_row(m, key, OT_MIGRATE_USED,
+                              ot_migrate_format(m, "auto: --%s, as %s says", clause->option, m->trainer));
 }
 
 static int use(struct ot_migrating *m, const struct ot_migrate_key *key, const struct ot_map_clause *clause) {

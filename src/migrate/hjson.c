@@ -196,7 +196,9 @@ static int take_key(struct parser *p, const char **key) {
 
 /* ---- values without quotes ---- */
 
-enum { MOST_DIGITS = 400 }; /* a longer number is a text: it would be looked at again at each comma behind it */
+enum {
+    MOST_DIGITS = 400
+}; /* a longer number is a text: it would be looked at again at each comma behind it */
 
 /* The length of the number at the front of a text; 0: none is there. */
 static size_t number_bytes(const char *text, size_t n, bool *is_int) {
@@ -237,7 +239,7 @@ static int put_number(struct parser *p, const char *key, const char *text, size_
     return ot_tree_put_number(p->tree, line, key, is_whole ? whole : digits, is_int || is_whole);
 }
 
-/* Takes a word or a number text[0..n) that ends where a comma or a comment could follow. False: it is none. */
+/* Takes a word or a number text[0..n), which a comma or a comment could follow. False: it is none. */
 static bool put_word(struct parser *p, const char *key, const char *text, size_t n, int *rc) {
     size_t line = line_at(p, p->at), trimmed = n;
     bool is_int = false;

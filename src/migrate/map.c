@@ -2,10 +2,10 @@
 
 #include <string.h>
 
-#include "maps.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 #include "src/base/text.h"
+#include "src/migrate/maps.h"
 
 const char *ot_map_text(enum ot_program program) {
     static const char *const texts[OT_PROGRAM_COUNT] = {[OT_PROGRAM_DEEPSPEED] = OT_MAP_DEEPSPEED,

@@ -6,31 +6,32 @@
  *         use lr number
  *         default 5e-5
  *
- * A row begins with the names of a key (where other keys or functions ask for its value, they are names of one
- * key, and otherwise they may be several keys), which are paths: optimizer.params.lr, or datasets[].path for the keys
- * of the objects in a list; a name may end in * for all that begin so. The lines below are its clauses; the
- * first one that fits the value is taken:
+ * A row begins with the names of a key: paths, as optimizer.params.lr, or datasets[].path for the keys of
+ * the objects in a list; a name may end in * for all that begin so. Where another key, or a function, asks for the
+ * value of a key, the names of its row are names of one key. The lines below are its clauses; the first one
+ * that fits the value is taken:
  *
  *     [VALUE ..]            the value is one of these; off: false, null, 0, "" and empty; <N, >N: less, more
  *     (KEY=VALUE|VALUE ..)  another key has one of these values; != none of them. A key that the file lacks
- *                           has its default, else null. @trainer is yes if a file of the Trainer or of
- *                           LLaMA-Factory or axolotl is read too
+ *                           has its default, else null. @trainer is yes if a file of the Trainer, of
+ *                           LLaMA-Factory or of axolotl is read too
  *     use OPTION HOW; NOTE  sets an option, with the value as HOW says; the note may be left out
- *     like OPTION HOW; NOTE the same, but the effect differs: the note says how
+ *     like OPTION HOW; NOTE the same, but the effect differs: the note says how; -: no option is near
  *     part OPTION NAME HOW  adds NAME=VALUE to an option; all parts are joined by commas
  *     ignore WHY
  *     refuse OPTION; WHY    the option that may be given instead; -: none
- *     call FUNCTION         what several keys say together (migrate.c)
+ *     call FUNCTION         what several keys say together (special.c)
  *     default VALUE         if the file lacks the key, but has the object that the key belongs to
  *
  * HOW: number, int, text; list (joined by commas); each (each item is a value of an option that repeats);
  * switch (yes or no); flag (yes; false is off); percent (0.03 is 3%); warmup (steps, or below 1 a share);
- * last (4 is last:4, -4 is first:4); twice; =WORD (this value; = alone in a part: its name without a value). */
+ * last (4 is last:4, -4 is first:4); twice; =WORD (this value; = alone in a part: its name without a value).
+ */
 #ifndef OT_MIGRATE_MAP_H
 #define OT_MIGRATE_MAP_H
 
 #include "src/base/memory.h"
-#include "src/migrate/migrate.h"
+#include "src/migrate/program.h"
 
 enum ot_map_action {
     OT_MAP_USE,
@@ -44,8 +45,8 @@ enum ot_map_action {
 
 struct ot_map_clause {
     enum ot_map_action action;
-    const char *values;                    /* of [..], separated by spaces; NULL: any */
-    const char *conditions;                /* of (..), separated by spaces; NULL: none */
+    const char *values;                     /* of [..], separated by spaces; NULL: any */
+    const char *conditions;                 /* of (..), separated by spaces; NULL: none */
     const char *option, *name, *how, *text; /* NULL where the action has none; call: the function in `how` */
 };
 

@@ -10,12 +10,6 @@
 #include "src/migrate/settings_file.h"
 #include "src/tokenizer/charsmap.h"
 
-const char *ot_program_name(enum ot_program program) {
-    static const char *const names[OT_PROGRAM_COUNT] = {"DeepSpeed", "transformers", "LLaMA-Factory",
-                                                        "axolotl"};
-    return names[program];
-}
-
 /* ---- a file's keys ---- */
 
 /* A key that the map lacks. Of DeepSpeed, the blocks are checked by DeepSpeed itself, and other keys are not
@@ -92,9 +86,8 @@ static bool has_object_of(struct ot_migrating *m, const char *key) {
 static int add_defaults(struct ot_migrating *m) {
     for (size_t i = 0; i < m->map.n; i++) {
         const struct ot_map_row *row = &m->map.rows[i];
-        char *name = row->fallback
-                         ? ot_arena_strdup(m->out->arena, row->keys, strcspn(row->keys, " "))
-                         : NULL;
+        char *name =
+            row->fallback ? ot_arena_strdup(m->out->arena, row->keys, strcspn(row->keys, " ")) : NULL;
         bool is_shadowed = name && ot_map_find(&m->map, name) != row;
         if (!name || is_shadowed || !has_object_of(m, name) || ot_migrate_given(m, name))
             continue;
@@ -138,7 +131,8 @@ static const char *name_of(const char *path) {
 static int take_file(struct ot_migrating *m, enum ot_program program, const char *path,
                      const struct ot_json *tree) {
     struct ot_json *read = NULL;
-    bool is_base64 = program == OT_PROGRAM_DEEPSPEED && !tree && access(path, F_OK) != 0 && !strchr(path, '.');
+    bool is_base64 =
+        program == OT_PROGRAM_DEEPSPEED && !tree && access(path, F_OK) != 0 && !strchr(path, '.');
     if (!tree) {
         OT_TRY(is_base64 ? read_base64(path, &read) : ot_settings_read(path, &read));
         OT_TRY(ot_migrate_own(m, read));
@@ -199,8 +193,9 @@ void ot_migration_close(struct ot_migration *migration) {
 
 /* Keys that the files of one program have, and those of the others do not. */
 static const char *const marks[OT_PROGRAM_COUNT] = {
-    [OT_PROGRAM_DEEPSPEED] = "zero_optimization train_micro_batch_size_per_gpu train_batch_size aio scheduler "
-                             "gradient_clipping",
+    [OT_PROGRAM_DEEPSPEED] =
+        "zero_optimization train_micro_batch_size_per_gpu train_batch_size aio scheduler "
+        "gradient_clipping",
     [OT_PROGRAM_LLAMAFACTORY] = "finetuning_type stage cutoff_len dataset_dir lora_rank val_size template "
                                 "quantization_bit",
     [OT_PROGRAM_AXOLOTL] = "base_model datasets sequence_len sample_packing micro_batch_size adapter "

@@ -23,15 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum ot_program {
-    OT_PROGRAM_DEEPSPEED,
-    OT_PROGRAM_TRAINER,
-    OT_PROGRAM_LLAMAFACTORY,
-    OT_PROGRAM_AXOLOTL,
-    OT_PROGRAM_COUNT
-};
-/* "DeepSpeed", "transformers", .. */
-const char *ot_program_name(enum ot_program program);
+#include "src/migrate/program.h"
 
 enum ot_migrate_verdict { OT_MIGRATE_USED, OT_MIGRATE_IGNORED, OT_MIGRATE_REFUSED };
 
@@ -41,10 +33,11 @@ struct ot_migrate_row {
     /* used: the option, without dashes, and its value. NULL: the key is part of what other rows say. refused:
      * the option that takes the key's place if the user gives it; NULL: there is none. */
     const char *option, *value;
-    const char *text;      /* the reason, or a remark; "": none */
-    bool is_default;       /* the file lacks the key: this is the other program's default */
-    bool differs;          /* used, and its effect here is not quite the same: `text` says where */
-    const char *overruled; /* what the user says elsewhere instead, as "the command line says --lr 1e-4"; NULL:
+    const char *text; /* the reason, or a remark; "": none */
+    bool is_default;  /* the file lacks the key: this is the other program's default */
+    bool differs;     /* used, and its effect here is not quite the same: `text` says where */
+    const char
+        *overruled; /* what the user says elsewhere instead, as "the command line says --lr 1e-4"; NULL:
                               nothing. Set by the caller, and in memory of the migration */
 };
 

@@ -109,9 +109,9 @@ int ot_migrate_finish_step(struct ot_migrating *m) {
     OT_TRY(find_seq_len(m, &seq_len));
     double tokens = (double)m->sequences * (double)seq_len;
     const char *value = ot_migrate_format(m, "%.0f", tokens);
-    const char *text = ot_migrate_format(m, "%lld sequences of %lld, with %lld GPU%s",
-                                         (long long)m->sequences, (long long)seq_len, (long long)ranks,
-                                         ranks == 1 ? "" : "s");
+    const char *text =
+        ot_migrate_format(m, "%lld sequences of %lld, with %lld GPU%s", (long long)m->sequences,
+                          (long long)seq_len, (long long)ranks, ranks == 1 ? "" : "s");
     const struct ot_migrate_row *first = NULL;
     for (size_t i = 0; i < out->n_rows; i++) {
         struct ot_migrate_row *row = &out->rows[i];
@@ -194,13 +194,20 @@ static const struct {
     const char *key, *theirs, *ours; /* `theirs`: its default */
     bool of_turns;
 } columns[] = {
-    {"prompt", "instruction", "instruction", false},     {"query", "input", "input", false},
-    {"response", "output", "output", false},             {"history", "history", "history", false},
-    {"system", "system", "system", false},               {"system", "system", "system", true},
-    {"messages", "conversations", "conversations", true}, {"tools", "tools", "tools", true},
-    {"chosen", "chosen", "chosen", false},               {"chosen", "chosen", "chosen", true},
-    {"rejected", "rejected", "rejected", false},         {"rejected", "rejected", "rejected", true},
-    {"kto_tag", "label", "label", false},                {"kto_tag", "label", "label", true},
+    {"prompt", "instruction", "instruction", false},
+    {"query", "input", "input", false},
+    {"response", "output", "output", false},
+    {"history", "history", "history", false},
+    {"system", "system", "system", false},
+    {"system", "system", "system", true},
+    {"messages", "conversations", "conversations", true},
+    {"tools", "tools", "tools", true},
+    {"chosen", "chosen", "chosen", false},
+    {"chosen", "chosen", "chosen", true},
+    {"rejected", "rejected", "rejected", false},
+    {"rejected", "rejected", "rejected", true},
+    {"kto_tag", "label", "label", false},
+    {"kto_tag", "label", "label", true},
 };
 
 /* Why rows of an entry of dataset_info.json cannot be read here; NULL: they can. */
@@ -223,7 +230,8 @@ static const char *fault_of_entry(const struct ot_json *entry) {
 }
 
 /* Adds the parts of --columns for names that rows here do not have by themselves. */
-static int name_columns(struct ot_migrating *m, const struct ot_migrate_key *key, const struct ot_json *entry) {
+static int name_columns(struct ot_migrating *m, const struct ot_migrate_key *key,
+                        const struct ot_json *entry) {
     const char *formatting = ot_json_string(ot_json_get(entry, "formatting"), NULL);
     bool of_turns = formatting && strcmp(formatting, "sharegpt") == 0;
     const struct ot_json *names = ot_json_get(entry, "columns");
@@ -311,9 +319,10 @@ static int use_rows(struct ot_migrating *m, const struct ot_migrate_key *key, co
     if (path && ot_words_have("json parquet csv text", path))
         return ot_migrate_add_row(m, key, OT_MIGRATE_USED, "data_files says where the rows are");
     if (!path || (!found && !(dot && ot_words_have(ends, dot + 1)))) {
-        OT_TRY(ot_migrate_add_row(m, key, OT_MIGRATE_REFUSED,
-                                  "it is no file here; download the file of the rows, and give it with --data "
-                                  "(help sources)"));
+        OT_TRY(
+            ot_migrate_add_row(m, key, OT_MIGRATE_REFUSED,
+                               "it is no file here; download the file of the rows, and give it with --data "
+                               "(help sources)"));
         m->out->rows[m->out->n_rows - 1].option = option;
         return 0;
     }
@@ -336,9 +345,12 @@ static const struct {
     const char *name;
     int (*call)(struct ot_migrating *m, const struct ot_migrate_key *key);
 } functions[] = {
-    {"batch", call_batch},       {"betas", call_betas},
-    {"deepspeed", call_deepspeed}, {"datasets", call_datasets_train},
-    {"eval-datasets", call_datasets_eval}, {"rows", call_rows},
+    {"batch", call_batch},
+    {"betas", call_betas},
+    {"deepspeed", call_deepspeed},
+    {"datasets", call_datasets_train},
+    {"eval-datasets", call_datasets_eval},
+    {"rows", call_rows},
     {"eval-rows", call_eval_rows},
 };
 

@@ -1,5 +1,5 @@
-/* YAML with libyaml's composer, which makes the nodes of a document and finds what aliases name. Here nodes get
- * their types, merge keys are applied, and the tree is made. */
+/* YAML with libyaml's composer, which makes the nodes of a document and finds what aliases name. Here nodes
+ * get their types, merge keys are applied, and the tree is made. */
 #include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
@@ -143,7 +143,7 @@ struct members {
     struct member {
         const yaml_node_t *key;
         int value;
-    } *list;
+    } * list;
     size_t n, capacity;
 };
 
@@ -197,7 +197,8 @@ static int add_merged(struct walk *w, int index, int depth, struct members *m) {
     if (node->type == YAML_MAPPING_NODE)
         return add_pairs(w, node, depth + 1, m);
     if (node->type != YAML_SEQUENCE_NODE)
-        return ot_tree_fail(w->tree, line_of(node), "a merge key (<<) needs a mapping, or a list of mappings");
+        return ot_tree_fail(w->tree, line_of(node),
+                            "a merge key (<<) needs a mapping, or a list of mappings");
     for (const yaml_node_item_t *item = node->data.sequence.items.start; item < node->data.sequence.items.top;
          item++)
         OT_TRY(add_merged(w, *item, depth + 1, m));
@@ -211,8 +212,7 @@ static int put_mapping(struct walk *w, const char *key, const yaml_node_t *node)
         rc = add_pairs(w, node, 0, &m);
     for (size_t i = 0; rc == 0 && i < m.n; i++) {
         const char *name;
-        rc = ot_tree_take_key(w->tree, line_of(m.list[i].key),
-                              (const char *)m.list[i].key->data.scalar.value,
+        rc = ot_tree_take_key(w->tree, line_of(m.list[i].key), (const char *)m.list[i].key->data.scalar.value,
                               m.list[i].key->data.scalar.length, &name);
         if (rc == 0)
             rc = put_node(w, name, m.list[i].value);
@@ -240,7 +240,7 @@ static int put_node(struct walk *w, const char *key, int index) {
     if (!is_scalar && strcmp((const char *)node->tag, own) != 0)
         return ot_fail(OT_E_INPUT, "%s:%zu: the tag %.100s is not supported; a settings file needs none",
                        w->tree->where, line_of(node), (const char *)node->tag);
-    return is_scalar                          ? put_scalar(w, key, node)
+    return is_scalar                         ? put_scalar(w, key, node)
            : node->type == YAML_MAPPING_NODE ? put_mapping(w, key, node)
                                              : put_sequence(w, key, node);
 }

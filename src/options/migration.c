@@ -150,8 +150,9 @@ static void note_file(const struct ot_migration *migration, const char *file) {
         ignored += row->verdict == OT_MIGRATE_IGNORED && !row->overruled;
         overruled += row->overruled != NULL;
     }
-    ot_log(OT_LOG_INFO, "from    %s · %zu keys used, %zu ignored, %zu overruled · offload-train migrate shows each",
-           file, used, ignored, overruled);
+    ot_log(OT_LOG_INFO,
+           "from    %s · %zu keys used, %zu ignored, %zu overruled · offload-train migrate shows each", file,
+           used, ignored, overruled);
     for (size_t i = 0; i < migration->n_rows; i++) {
         const struct ot_migrate_row *row = &migration->rows[i];
         if (row->file == file && (row->differs || row->overruled))

@@ -214,7 +214,9 @@ static int take_command_line(int argc, char *const *argv, struct ot_options *out
     bool is_of_files = out->command == OT_COMMAND_VERIFY || out->command == OT_COMMAND_EXPORT;
     /* The options whose values may stand alone: offload-train merge BASE ADAPTER */
     bool migrates = out->command == OT_COMMAND_MIGRATE;
-    const char *const subjects[] = {migrates ? "file" : is_of_files ? "dir" : "model",
+    const char *const subjects[] = {migrates      ? "file"
+                                    : is_of_files ? "dir"
+                                                  : "model",
                                     out->command == OT_COMMAND_MERGE ? "adapter" : NULL, NULL};
     int n = 0;
     for (; at < argc && !out->help && !out->version; at++) {
@@ -310,8 +312,7 @@ static int take_config_value(struct ot_options *out, const char *key, const stru
     if (out->source[index] == OT_FROM_FILE)
         return ot_fail(OT_E_USAGE, "%s is given twice; remove one of them", key);
     if (option->field == offsetof(struct ot_options, config) ||
-        ot_words_have(files_of_others, option->name) ||
-        option->field == offsetof(struct ot_options, help) ||
+        ot_words_have(files_of_others, option->name) || option->field == offsetof(struct ot_options, help) ||
         option->field == offsetof(struct ot_options, version))
         return ot_fail(OT_E_USAGE, "%s works only on the command line; remove it from the file", key);
     enum ot_json_type type = ot_json_type(value);

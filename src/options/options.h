@@ -3,8 +3,8 @@
  *
  * The value of an option is a named field of struct ot_options; the table (table_*.c) names the field. Values
  * come from the table's defaults, then from the settings of other programs (src/migrate), then from --config
- * FILE (an object with the options' names as keys, in JSON or YAML), then from the command line. Parsed options are const. Values that a command chooses for the user go into
- * struct ot_settings (settings.h).
+ * FILE (an object with the options' names as keys, in JSON or YAML), then from the command line. Parsed
+ * options are const. Values that a command chooses for the user go into struct ot_settings (settings.h).
  *
  * Strings are borrowed from argv, from the table, or from the config tree and the migration that the
  * struct owns. No
@@ -363,7 +363,7 @@ struct ot_options {
     enum ot_option_source source[OT_OPTIONS_MAX]; /* by index in the table */
     bool repeated[OT_OPTIONS_MAX]; /* given more than once on the command line; the last value counts */
     struct ot_json *config_tree;
-    char *number_text; /* owned: the text of an option with takes_number */
+    char *number_text;             /* owned: the text of an option with takes_number */
     struct ot_migration migration; /* of --deepspeed, --hf-args, --llamafactory, --axolotl */
 };
 
@@ -391,8 +391,8 @@ bool ot_options_given_now(const struct ot_options *options, const char *name);
  * FILE the object repeats the run. */
 void ot_options_put_json(const struct ot_options *options, const char *key, struct ot_json_writer *w);
 /* Writes an object with the source of each of these values, by option name: "command line", "config"
- * (--config FILE, or a file of another program), "checkpoint" (the run that is resumed), "program" (the program chose the value) or
- * "default". */
+ * (--config FILE, or a file of another program), "checkpoint" (the run that is resumed), "program" (the
+ * program chose the value) or "default". */
 void ot_options_put_sources(const struct ot_options *options, const char *key, struct ot_json_writer *w);
 /* Writes the members of run.json, into an object of the caller: the values, and their sources in "sources".
  * As a --config FILE it repeats the run; its member OT_RUN_RANKS, if any, is for people. */
@@ -412,7 +412,6 @@ int ot_options_take_files(struct ot_options *options);
 int ot_options_take_migration(struct ot_options *options, struct ot_migration *migration);
 /* Sets all options to their defaults, for a command. */
 void ot_options_reset(struct ot_options *options, enum ot_command command);
-
 
 /* Parses `text` into the option's field. Errors: OT_E_USAGE, naming the option as `spelled`. */
 int ot_option_parse_value(const struct ot_option *option, const char *spelled, const char *text,

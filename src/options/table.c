@@ -559,7 +559,7 @@ const char *ot_option_section_title(enum ot_option_section section) {
 
 const char *ot_command_name(enum ot_command command) {
     static const char *const names[OT_COMMAND_COUNT] = {
-        "train",  "generate", "eval",  "tokenize", "probe",     "plan",    "bench",
+        "train",  "generate", "eval",  "tokenize", "probe",     "plan",     "bench",
         "verify", "export",   "merge", "quantize", "comm-test", "download", "migrate"};
     return names[command];
 }

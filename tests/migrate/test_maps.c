@@ -103,11 +103,12 @@ static void a_key_has_one_row(void **state) {
 static void all_keys_of_deepspeed_have_rows(void **state) {
     (void)state;
     static const char *const blocks[][2] = {
-        {"", "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps "
-             "managed_gradient_accumulation dataloader_drop_last gradient_clipping communication_data_type "
-             "prescale_gradients gradient_predivide_factor gradient_allreduce_op sparse_gradients "
-             "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer wall_clock_breakdown memory_breakdown "
-             "dump_state steps_per_print sparse_attention"},
+        {"",
+         "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps "
+         "managed_gradient_accumulation dataloader_drop_last gradient_clipping communication_data_type "
+         "prescale_gradients gradient_predivide_factor gradient_allreduce_op sparse_gradients "
+         "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer wall_clock_breakdown memory_breakdown "
+         "dump_state steps_per_print sparse_attention"},
         {"zero_optimization.",
          "stage contiguous_gradients reduce_scatter reduce_bucket_size allgather_partitions "
          "allgather_bucket_size use_multi_rank_bucket_allreduce overlap_comm load_from_fp32_weights "
@@ -121,10 +122,12 @@ static void all_keys_of_deepspeed_have_rows(void **state) {
          "zero_hpz_partition_size zero_quantized_weights zero_quantized_nontrainable_weights "
          "zero_quantized_gradients zeropp_loco_param zenflow"},
         {"zero_optimization.offload_optimizer.",
-         "device nvme_path buffer_count pin_memory pipeline_read pipeline_write fast_init ratio super_offload "
-         "cpuadam_cores_perc"},
-        {"zero_optimization.offload_param.", "device nvme_path buffer_count buffer_size max_in_cpu pin_memory"},
-        {"aio.", "block_size queue_depth intra_op_parallelism thread_count single_submit overlap_events use_gds"},
+         "device nvme_path buffer_count pin_memory pipeline_read pipeline_write fast_init ratio "
+         "super_offload cpuadam_cores_perc"},
+        {"zero_optimization.offload_param.",
+         "device nvme_path buffer_count buffer_size max_in_cpu pin_memory"},
+        {"aio.",
+         "block_size queue_depth intra_op_parallelism thread_count single_submit overlap_events use_gds"},
         {"fp16.", "enabled auto_cast loss_scale initial_scale_power loss_scale_window hysteresis "
                   "consecutive_hysteresis min_loss_scale fp16_master_weights_and_grads"},
         {"bf16.", "enabled immediate_grad_update check_grad_overflow bf16_master_weights_and_grads "
@@ -140,8 +143,9 @@ static void all_keys_of_deepspeed_have_rows(void **state) {
         {"scheduler.", "type"},
         {"scheduler.params.", "warmup_min_lr warmup_max_lr warmup_num_steps warmup_type total_num_steps "
                               "warmup_min_ratio cos_min_ratio cycle_min_lr lr_range_test_min_lr"},
-        {"activation_checkpointing.", "partition_activations cpu_checkpointing contiguous_memory_optimization "
-                                      "synchronize_checkpoint_boundary profile number_checkpoints"},
+        {"activation_checkpointing.",
+         "partition_activations cpu_checkpointing contiguous_memory_optimization "
+         "synchronize_checkpoint_boundary profile number_checkpoints"},
         {"compile.", "deepcompile offload_opt_states offload_parameters offload_activation double_buffer"},
         {"checkpoint.", "tag_validation load_universal use_node_local_storage parallel_write.pipeline_stage "
                         "writer.type writer.decoupled writer.io_buffer_size writer.io_buffer_double"},
@@ -178,11 +182,18 @@ static void all_keys_of_deepspeed_have_rows(void **state) {
 
 static void faults_of_a_map_have_their_line(void **state) {
     (void)state;
-    static const char *const faulty[] = {
-        "    use lr number\n",      "a\n    use lr\n",           "a\n    uses lr number\n", "a\n    ignore\n",
-        "a\n    refuse lr\n",       "a\n    like lr number\n",   "a\n    part lora r\n",    "a\n    default 5\n",
-        "a\n    call\n",            "a\n    refuse lr; \n",      "a\n    use lr number x\n",
-        "a\n    use lr number\n    default 5\n    ignore x\n"};
+    static const char *const faulty[] = {"    use lr number\n",
+                                         "a\n    use lr\n",
+                                         "a\n    uses lr number\n",
+                                         "a\n    ignore\n",
+                                         "a\n    refuse lr\n",
+                                         "a\n    like lr number\n",
+                                         "a\n    part lora r\n",
+                                         "a\n    default 5\n",
+                                         "a\n    call\n",
+                                         "a\n    refuse lr; \n",
+                                         "a\n    use lr number x\n",
+                                         "a\n    use lr number\n    default 5\n    ignore x\n"};
     for (size_t i = 0; i < sizeof faulty / sizeof *faulty; i++) {
         struct ot_arena *arena;
         struct ot_map map = {0};

@@ -18,7 +18,8 @@ static bool has_yaml(void) {
     int rc = ot_yaml_parse("a: 1", 4, "probe", &tree);
     ot_json_free(tree);
     if (rc == -OT_E_USAGE)
-        print_message("this build has no libyaml, so YAML is not tested; scripts/install-packages installs it\n");
+        print_message(
+            "this build has no libyaml, so YAML is not tested; scripts/install-packages installs it\n");
     return rc == 0;
 }
 
@@ -71,7 +72,8 @@ static void refuse_bytes(parser parse, const char *text, size_t bytes, const cha
     struct ot_json *tree;
     int rc = parse(text, bytes, "f", &tree);
     if (rc != -OT_E_INPUT || !strstr(ot_error_text(), words) || strchr(ot_error_text(), '\n') || tree)
-        fail_msg("%.60s: returned %d: \"%s\", which does not contain \"%s\"", text, rc, ot_error_text(), words);
+        fail_msg("%.60s: returned %d: \"%s\", which does not contain \"%s\"", text, rc, ot_error_text(),
+                 words);
 }
 
 static void refuse(parser parse, const char *text, const char *words) {
@@ -124,7 +126,8 @@ static void escapes_and_limits_of_hjson(void **state) {
     struct ot_json *tree;
     static const char halves[] = "{a: \"\\ud83d\\u0041\\ud83d\\ude00\\udc00\", b: '\\'\\/'}";
     check_ok(ot_hjson_parse(halves, strlen(halves), "f", &tree));
-    assert_string_equal(ot_json_string(ot_json_get(tree, "a"), NULL), "\xef\xbf\xbd" "A\xf0\x9f\x98\x80\xef\xbf\xbd");
+    assert_string_equal(ot_json_string(ot_json_get(tree, "a"), NULL), "\xef\xbf\xbd"
+                                                                      "A\xf0\x9f\x98\x80\xef\xbf\xbd");
     assert_string_equal(ot_json_string(ot_json_get(tree, "b"), NULL), "'/");
     ot_json_free(tree);
     static const char bom[] = "\xef\xbb\xbf{a: 1}";
@@ -200,7 +203,8 @@ static void faults_of_yaml_are_refused(void **state) {
     refuse(ot_yaml_parse, "? [a]\n: 1\n", "f:1: a key must be a text");
     refuse(ot_yaml_parse, "a:\n  <<: 1\n", "f:2: a merge key (<<) needs a mapping");
     refuse(ot_yaml_parse, "a: !x 1\n", "f:1: the tag !x is not supported");
-    refuse(ot_yaml_parse, "a: !!python/object/apply:os.system [x]\n", "f:1: the tag tag:yaml.org,2002:python");
+    refuse(ot_yaml_parse, "a: !!python/object/apply:os.system [x]\n",
+           "f:1: the tag tag:yaml.org,2002:python");
     refuse(ot_yaml_parse, "a: !x {b: 1}\n", "f:1: the tag !x is not supported");
     static const char *const others[] = {"0x1f", "017", "0b101", "1:30", "-0x1F", "+1:30:59.5", "190:20"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
@@ -213,7 +217,8 @@ static void faults_of_yaml_are_refused(void **state) {
 static void names_say_the_format(void **state) {
     (void)state;
     assert_true(ot_settings_are_yaml("a.yaml") && ot_settings_are_yaml("x/a.yml"));
-    assert_false(ot_settings_are_yaml("a.json") || ot_settings_are_yaml("yaml") || ot_settings_are_yaml(".yml"));
+    assert_false(ot_settings_are_yaml("a.json") || ot_settings_are_yaml("yaml") ||
+                 ot_settings_are_yaml(".yml"));
 }
 
 int main(void) {
