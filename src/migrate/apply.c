@@ -70,6 +70,14 @@ static const char *number_text(struct ot_migrating *m, double value) {
     return ot_migrate_format(m, "%s", text);
 }
 
+/* A value of an option, and of a command line: without NUL and other control characters. */
+static bool is_one_line(const char *text, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++)
+        if ((unsigned char)text[i] < ' ' || text[i] == 127)
+            return false;
+    return true;
+}
+
 static const char *list_text(struct ot_migrating *m, const struct ot_json *value) {
     struct ot_string_builder list = {0};
     const char *kept = NULL;
@@ -100,7 +108,7 @@ const char *ot_migrate_text(struct ot_migrating *m, const struct ot_json *value)
     case OT_JSON_REAL:
         return number_text(m, ot_json_real(value, 0));
     case OT_JSON_STRING:
-        return strlen(text) == bytes ? ot_migrate_format(m, "%s", text) : NULL;
+        return is_one_line(text, bytes) ? ot_migrate_format(m, "%s", text) : NULL;
     case OT_JSON_ARRAY:
         return list_text(m, value);
     default:
@@ -388,7 +396,7 @@ static const char *convert(struct ot_migrating *m, const char *how, const struct
 static int refuse_value(struct ot_migrating *m, const struct ot_migrate_key *key, const char *wanted) {
     const char *text = ot_migrate_text(m, key->value);
     return ot_migrate_add_row(m, key, OT_MIGRATE_REFUSED,
-                              ot_migrate_format(m, "%.200s is not %s", text ? text : "an object", wanted));
+                              ot_migrate_format(m, "%.200s is not %s", text ? text : "the value", wanted));
 }
 
 /* "auto" of a ds_config. */

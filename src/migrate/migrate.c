@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/base/text.h"
+#include "src/base/utf8.h"
 #include "src/migrate/migrate_state.h"
 #include "src/migrate/settings_file.h"
 #include "src/tokenizer/charsmap.h"
@@ -54,6 +55,16 @@ static int walk_key(struct ot_migrating *m, struct ot_migrate_key *key, const ch
     return add_unknown(m, key);
 }
 
+/* The name of a key as it is printed: on one line. */
+static const char *name_key(struct ot_migrating *m, const char *name, const char *dot, const char *member) {
+    char *text = ot_arena_alloc(m->out->arena, strlen(name) + strlen(member) + 2, 1);
+    if (!text)
+        return NULL;
+    stpcpy(stpcpy(stpcpy(text, name), dot), member);
+    ot_utf8_keep_line(text);
+    return text;
+}
+
 /* NOLINTNEXTLINE(misc-no-recursion): as deep as the file, at most OT_TREE_MAX_DEPTH */
 static int walk(struct ot_migrating *m, const struct ot_json *object, const char *name, const char *path) {
     void *cursor = NULL;
@@ -61,8 +72,7 @@ static int walk(struct ot_migrating *m, const struct ot_json *object, const char
     struct ot_json *value;
     while (ot_json_next(object, &cursor, &member, &value)) {
         const char *dot = *name ? "." : "";
-        struct ot_migrate_key key = {.name = ot_migrate_format(m, "%s%s%s", name, dot, member),
-                                     .value = value};
+        struct ot_migrate_key key = {.name = name_key(m, name, dot, member), .value = value};
         const char *full = ot_migrate_format(m, "%s%s%s", path, dot, member);
         if (!key.name || !full)
             return ot_fail(OT_E_BUDGET, "no memory for what %s says", m->file);
@@ -240,6 +250,8 @@ const char *ot_migrate_row_text(const struct ot_migration *migration, const stru
                               row->text);
     else
         rc = ot_string_format(&text, "%s: %s", row->differs ? "differs" : verdicts[row->verdict], row->text);
+    if (rc == 0)
+        ot_utf8_keep_line(text);
     if (rc == 0)
         kept = ot_arena_strdup(migration->arena, text, strlen(text));
     free(text);

@@ -60,7 +60,8 @@ int ot_migrate_join_parts(struct ot_migrating *m);
 const struct ot_json *ot_migrate_given(struct ot_migrating *m, const char *key);
 /* The same, or the key's default; NULL: it has none. */
 const struct ot_json *ot_migrate_value(struct ot_migrating *m, const char *key);
-/* A value as text, in memory of the migration; lists with commas. NULL: an object, or a list of such. */
+/* A value as text, in memory of the migration; lists with commas. NULL: an object, a list of such, or
+ * a text with control characters. */
 const char *ot_migrate_text(struct ot_migrating *m, const struct ot_json *value);
 /* Reads a number, also one that is written as a text. */
 bool ot_migrate_number(const struct ot_json *value, double *out);

@@ -6,6 +6,7 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/memory.h"
+#include "src/base/utf8.h"
 #include "src/options/options.h"
 
 /* ---- taking settings ---- */
@@ -47,6 +48,7 @@ static int mark_overruled(const struct ot_options *options, const struct ot_opti
         char *text = NULL;
         OT_TRY(ot_string_format(&text, "%s says --%s %s", by_config ? "--config" : "the command line",
                                 option->name, value ? value : ""));
+        ot_utf8_keep_line(text);
         row->overruled = ot_arena_strdup(migration->arena, text, strlen(text));
         free(text);
         if (!row->overruled)
