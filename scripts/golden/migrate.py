@@ -47,7 +47,7 @@ YAML = [
     "a: 1\n b: 2\n", "a: [1, 2", "a: {b: 1", "a: \"x", "\ta: 1", "a:\n\t- 1\n", "a: *x", "a: @x", "a: `x", "a: %x", "- a\nb: 1\n", "a: b: c", "a: [*x]",
     "? a\n: 1\n", "a: ? b", "a: - b", "a: 2002-12-14x", "a: 9223372036854775807\nb: -9223372036854775808\nc: 18446744073709551616\n",
     "a: 0.1\nb: 1.7976931348623157e+308\nc: 5.0e-324\n", "a: _1", "a: 1_", "a: 1__0", "a: ._5", "a: 1._5", "a: .", "a: +", "a: -", "a: e5", "a: 1.5e", "a: 1.5e+",
-    "a: .5e-3", "a: 0o7", "a: 0x", "a: 0b", "a: 08", "a: 1:", "a: x:1", "a: !!map {b: 1}\nc: !!seq [1]\n", "lr: 1e-5\nbf16: true\nitems: []\nd: {}\n", "\ufeffa: 1",
+    "a: .5e-3", "a: 0o7", "a: 0x", "a: 0b", "a: 08", "a: 1:", "a: x:1", "a: :30", "a: _1:30", "a: 1:x", "a: 1:30x", "a: 0x_", "a: 1:300", "a: !!map {b: 1}\nc: !!seq [1]\n", "lr: 1e-5\nbf16: true\nitems: []\nd: {}\n", "\ufeffa: 1",
 ]
 
 # Arguments and ds_config, and the values of "auto" that this program takes too.
