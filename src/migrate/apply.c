@@ -184,8 +184,8 @@ static bool is_value(struct ot_migrating *m, const struct ot_json *value, const 
     const char *text = ot_migrate_text(m, value);
     double a, b;
     bool is_number = ot_migrate_number(value, &a);
-    if (*word == '<' || *word == '>')
-        return is_number && (*word == '<' ? a < strtod(word + 1, NULL) : a > strtod(word + 1, NULL));
+    if (*word == '<')
+        return is_number && a < strtod(word + 1, NULL);
     if (strcmp(word, "off") == 0)
         return is_off(value);
     if (is_number && read_number(word, &b))
@@ -273,7 +273,7 @@ static int settle(struct ot_migrating *m, struct ot_migrate_setting *setting, co
     row->verdict = OT_MIGRATE_REFUSED;
     row->text = ot_migrate_format(m, "%s contradicts %s of %s (--%s %s); remove one of them", value,
                                   setting->key, setting->file, setting->option, setting->value);
-    row->option = row->value = NULL;
+    row->value = NULL; /* the option lifts the refusal if the user gives it */
     return row->text ? 0 : -OT_E_BUDGET;
 }
 
@@ -412,8 +412,7 @@ static int apply_auto(struct ot_migrating *m, const struct ot_migrate_key *key,
 }
 
 static int use(struct ot_migrating *m, const struct ot_migrate_key *key, const struct ot_map_clause *clause) {
-    const char *wanted = "", *value = NULL;
-    bool is_each = strcmp(clause->how, "each") == 0 && ot_json_type(key->value) == OT_JSON_ARRAY;
+    const char *wanted = "", *value;
     if (!clause->option) { /* a difference that no option removes */
         OT_TRY(ot_migrate_add_row(m, key, OT_MIGRATE_USED, clause->text));
         m->out->rows[m->out->n_rows - 1].differs = true;
@@ -421,19 +420,14 @@ static int use(struct ot_migrating *m, const struct ot_migrate_key *key, const s
     }
     if (strcmp(clause->how, "flag") == 0 && is_off(key->value))
         return ot_migrate_add_row(m, key, OT_MIGRATE_IGNORED, "it is off, as here");
-    for (size_t i = 0; i < (is_each ? ot_json_length(key->value) : 1); i++) {
-        struct ot_migrate_key item = *key;
-        item.value = is_each ? ot_json_at(key->value, i) : key->value;
-        value = convert(m, clause->how, item.value, &wanted);
-        if (!value)
-            return refuse_value(m, &item, wanted);
-        OT_TRY(ot_migrate_add_row(m, &item, OT_MIGRATE_USED, clause->text));
-        m->out->rows[m->out->n_rows - 1].differs = clause->action == OT_MAP_LIKE;
-        OT_TRY(clause->action == OT_MAP_PART
-                   ? ot_migrate_use_part(m, clause->option, clause->name, value)
-                   : ot_migrate_use(m, clause->option, value, strcmp(clause->how, "each") == 0));
-    }
-    return 0;
+    value = convert(m, clause->how, key->value, &wanted);
+    if (!value)
+        return refuse_value(m, key, wanted);
+    OT_TRY(ot_migrate_add_row(m, key, OT_MIGRATE_USED, clause->text));
+    m->out->rows[m->out->n_rows - 1].differs = clause->action == OT_MAP_LIKE;
+    return clause->action == OT_MAP_PART
+               ? ot_migrate_use_part(m, clause->option, clause->name, value)
+               : ot_migrate_use(m, clause->option, value, strcmp(clause->how, "each") == 0);
 }
 
 int ot_migrate_apply(struct ot_migrating *m, const struct ot_migrate_key *key) {

@@ -11,7 +11,7 @@
  * value of a key, the names of its row are names of one key. The lines below are its clauses; the first one
  * that fits the value is taken:
  *
- *     [VALUE ..]            the value is one of these; off: false, null, 0, "" and empty; <N, >N: less, more
+ *     [VALUE ..]            the value is one of these; off: false, null, 0, "" and empty; <N: less than N
  *     (KEY=VALUE|VALUE ..)  another key has one of these values; != none of them. A key that the file lacks
  *                           has its default, else null. @trainer is yes if a file of the Trainer, of
  *                           LLaMA-Factory or of axolotl is read too
@@ -23,7 +23,7 @@
  *     call FUNCTION         what several keys say together (special.c)
  *     default VALUE         if the file lacks the key, but has the object that the key belongs to
  *
- * HOW: number, int, text; list (joined by commas); each (each item is a value of an option that repeats);
+ * HOW: number, int, text; list (joined by commas); each (one of the values of an option that repeats);
  * switch (yes or no); flag (yes; false is off); percent (0.03 is 3%); warmup (steps, or below 1 a share);
  * last (4 is last:4, -4 is first:4); twice; =WORD (this value; = alone in a part: its name without a value).
  */

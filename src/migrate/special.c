@@ -312,23 +312,30 @@ static int call_datasets_eval(struct ot_migrating *m, const struct ot_migrate_ke
 
 /* A file or a directory, or the name of a dataset on the hub: what exists here, or ends as a file of rows
  * does. */
-static int use_rows(struct ot_migrating *m, const struct ot_migrate_key *key, const char *option) {
+static int use_path(struct ot_migrating *m, const struct ot_migrate_key *key, const char *path,
+                    const char *option) {
     static const char ends[] = "json jsonl parquet csv tsv txt gz zst";
-    const char *path = ot_json_string(key->value, NULL), *dot = path ? strrchr(path, '.') : NULL;
-    const char *found = path ? find_path(m, path) : NULL;
+    const char *dot = path ? strrchr(path, '.') : NULL, *found = path ? find_path(m, path) : NULL;
     if (path && ot_words_have("json parquet csv text", path))
         return ot_migrate_add_row(m, key, OT_MIGRATE_USED, "data_files says where the rows are");
-    if (!path || (!found && !(dot && ot_words_have(ends, dot + 1)))) {
-        OT_TRY(
-            ot_migrate_add_row(m, key, OT_MIGRATE_REFUSED,
-                               "it is no file here; download the file of the rows, and give it with --data "
-                               "(help sources)"));
-        m->out->rows[m->out->n_rows - 1].option = option;
-        return 0;
+    if (found || (dot && ot_words_have(ends, dot + 1))) {
+        OT_TRY(ot_migrate_add_row(m, key, OT_MIGRATE_USED, ""));
+        return ot_migrate_use(m, option, found ? found : path, strcmp(option, "data") == 0);
     }
-    OT_TRY(ot_migrate_add_row(m, key, OT_MIGRATE_USED, ""));
-    return ot_migrate_use(m, option, found ? found : ot_migrate_text(m, key->value),
-                          strcmp(option, "data") == 0);
+    OT_TRY(ot_migrate_add_row(m, key, OT_MIGRATE_REFUSED,
+                              "it is no file here; download the file of the rows, and give it with --data "
+                              "(help sources)"));
+    m->out->rows[m->out->n_rows - 1].option = option;
+    return 0;
+}
+
+static int use_rows(struct ot_migrating *m, const struct ot_migrate_key *key, const char *option) {
+    if (ot_json_type(key->value) != OT_JSON_ARRAY)
+        return use_path(m, key, ot_json_string(key->value, NULL) ? ot_migrate_text(m, key->value) : NULL,
+                        option);
+    for (size_t i = 0; i < ot_json_length(key->value); i++)
+        OT_TRY(use_path(m, key, ot_migrate_text(m, ot_json_at(key->value, i)), option));
+    return 0;
 }
 
 static int call_rows(struct ot_migrating *m, const struct ot_migrate_key *key) {

@@ -141,6 +141,8 @@ class Migrate(program.ProgramTest):
         cls.write("sets/dataset_info.json", {
             "one": {"file_name": "one.jsonl"}, "two": {"file_name": "two.jsonl", "columns": {"prompt": "ask", "response": "output"}},
             "pairs": {"file_name": "pairs.jsonl", "ranking": True, "columns": {"prompt": "instruction", "chosen": "good", "rejected": "rejected"}},
+            "turns": {"file_name": "turns.json", "formatting": "sharegpt",
+                      "columns": {"messages": "talk", "tools": "helpers", "system": "system"}},
             "far": {"hf_hub_url": "org/set"}, "seen": {"file_name": "a.json", "columns": {"images": "image"}}})
         cls.write("z2.json", ZERO2)
         cls.write("z3.json", ZERO3_CPU)
@@ -273,6 +275,9 @@ class Migrate(program.ProgramTest):
         self.assertEqual([options["home"], options["template"]], ["state=host,weights=host", "qwen2.5"])
         self.assertEqual(said["deepspeed"], ["used: its keys follow: z3.json"])
         self.assertIn("full.yaml says", said["gradient_clipping"][0])
+        turns = LORA_SFT.replace("one, two", "turns").replace("dataset_dir: sets", "dataset_dir: " + self.path("sets"))
+        options = self.options(self.migrate(self.write("turns.yaml", turns))[1])
+        self.assertEqual([options["data"], options["columns"]], [self.path("sets/turns.json"), "conversations=talk,tools=helpers"])
         options = self.options(self.migrate(self.write("qlora.yaml", QLORA_SFT))[1])
         self.assertEqual([options["base-type"], options["lora"], options["seq-len"]], ["nf4", "r=8", "2048"])
 
@@ -285,6 +290,14 @@ class Migrate(program.ProgramTest):
         self.assertEqual({name: options.get(name) for name in wanted}, wanted)
         self.assertEqual(said["datasets[0].type"], ["used as --template alpaca"])
         self.assertEqual(self.options(self.migrate(self.write("qlora.yml", AXO_QLORA))[1])["base-type"], "nf4-double")
+        more = AXO_LORA.replace("lora_target_linear: true", "lora_target_modules: [q_proj, v_proj]\nplugins: []\nrl_beta: 0.3").replace(
+            "path: rows.jsonl", "path: json\n    data_files: [rows.jsonl, more.jsonl]\n    roles_to_train: [assistant]")
+        said, command = self.migrate(self.write("more.yml", more))
+        options = self.options(command)
+        self.assertEqual([options["lora"], options["data"]], ["r=32,alpha=16,dropout=0.05,targets=q_proj,v_proj", ["rows.jsonl", "more.jsonl"]])
+        self.assertEqual([said["plugins"], said["rl_beta"], said["datasets[0].roles_to_train"]],
+                         [["ignored: the kernels are compiled into the program"], ["ignored: rl is empty"],
+                          ["ignored: the assistant's turns train, as here"]])
         options = self.options(self.migrate(self.write("full.yml", AXO_FULL))[1])
         self.assertEqual([options[name] for name in ("template", "steps", "eval-fraction", "train-on-prompt", "tokens-per-step", "pack")],
                          ["chatml", "6", "0", True, "512", "no"])
@@ -317,6 +330,8 @@ class Migrate(program.ProgramTest):
                 if key == "bf16":
                     continue
                 self.assertRegex(said[key][0], "^refused: .*" + re.escape(words))
+                self.assertEqual(len([1 for texts in said.values() for text in texts if text.startswith("refused")]),
+                                 3 if words.startswith("7 is not 2") else 1)
                 if i % 4 == 0:
                     self.fail_with(USAGE, f"bad{i}.json: ", "train", "--model", "tiny-test", "--data", self.rows, "--deepspeed", path)
         for name, text, key, words in (
@@ -330,6 +345,7 @@ class Migrate(program.ProgramTest):
                 ("h.yaml", LORA_SFT.replace("stage: sft", "stage: ppo"), "stage", "use --objective"),
                 ("i.yml", AXO_LORA.replace("rows.jsonl", "org/some-set"), "datasets[0].path", "download the file of the rows"),
                 ("j.yml", AXO_LORA.replace("type: alpaca", "type: {format: '{x}'}"), "datasets[0].type", "--prompt-format"),
+                ("l.yml", AXO_LORA + "plugins: [a.b]\n", "plugins", "plugins of axolotl do not run here"),
                 ("k.yml", AXO_LORA + "rl: grpo\n", "rl", "use --objective")):
             with self.subTest(name):
                 said, command = self.migrate(self.write(name, text), code=USAGE)
@@ -347,6 +363,11 @@ class Migrate(program.ProgramTest):
         said = self.succeed(*run, "--deepspeed", self.path("z2.json"), "--config", config, "--lr", "1e-3").err
         self.assertIn("        scheduler.type: --config says --schedule constant\n", said)
         self.assertIn("AdamW 0.001 constant", said)
+        said = self.succeed(*run[:-2], "--deepspeed", self.path("z3.json"), "--hf-args", self.path("args.yaml"), "--schedule", "linear").err
+        self.assertEqual(re.findall(r"^from    (\S+) ", said, re.M), ["args.yaml", "z3.json"])
+        ranks = [word for word in run if word not in ("--tokens-per-step", "512")]
+        said = self.succeed(*ranks, "--hf-args", self.path("args.yaml"), "--gpus", "2").err
+        self.assertIn("4,096 = 32 x 128 tokens a step", said)
         refused = self.write("lamb.json", {"scheduler": {"type": "OneCycle", "params": {}}})
         self.fail_with(USAGE, "lamb.json: scheduler.type: it is not available; use --schedule", *run, "--deepspeed", refused)
         said = self.succeed(*run, "--deepspeed", refused, "--schedule", "linear").err
