@@ -278,6 +278,13 @@ class Migrate(program.ProgramTest):
         turns = LORA_SFT.replace("one, two", "turns").replace("dataset_dir: sets", "dataset_dir: " + self.path("sets"))
         options = self.options(self.migrate(self.write("turns.yaml", turns))[1])
         self.assertEqual([options["data"], options["columns"]], [self.path("sets/turns.json"), "conversations=talk,tools=helpers"])
+        os.makedirs(self.path("there"), exist_ok=True)  # names are found beside the file too
+        self.write("there/ds.json", {"gradient_clipping": 0.125, "zero_optimization": {"cpu_offload": True,
+                                                                                      "offload_optimizer": {"device": "cpu"}}})
+        self.write("there/full.yaml", FULL_SFT.replace("z3.json", "ds.json").replace("sets", self.path("sets")))
+        options = self.options(self.migrate("there/full.yaml")[1])
+        self.assertEqual([options["clip"], options["home"]], ["0.125", "state=host"])
+        self.migrate(self.write("gone.yaml", FULL_SFT.replace("z3.json", "gone.json")), code=USAGE)
         options = self.options(self.migrate(self.write("qlora.yaml", QLORA_SFT))[1])
         self.assertEqual([options["base-type"], options["lora"], options["seq-len"]], ["nf4", "r=8", "2048"])
 
@@ -316,6 +323,10 @@ class Migrate(program.ProgramTest):
                  ({"sparse_attention": {"mode": "fixed", "block": 16}}, "sparse_attention", "remove it"),
                  ({"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}, "train_batch_size",
                   "7 is not 2 x 2 times"),
+                 ({"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1}, "train_batch_size",
+                  "7 is not 2 x 1 times"),
+                 ({"zero_optimization": {"cpu_offload": True, "offload_optimizer": {"device": "nvme", "nvme_path": "/x"}}},
+                  "zero_optimization.offload_optimizer.device", "state=nvme contradicts zero_optimization.cpu_offload"),
                  ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps", "DeepSpeed also needs"),
                  ({"train_batch_size": 1.5}, "train_batch_size", "a whole number"),
                  ({"gradient_clipping": -1}, "gradient_clipping", "--clip -1: must be a number from 0"),
