@@ -240,6 +240,7 @@ static int show_plan(struct train *t) {
         return 0;
     if (t->session.options->show_sample)
         OT_TRY(ot_sample_view_print(&t->session, &t->rows));
+    ot_options_note_migration(t->session.options);
     ot_report_print(&t->report);
     ot_resume_print(&t->resume);
     return 0;

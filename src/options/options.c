@@ -9,8 +9,12 @@
 #include "src/base/log.h"
 #include "src/base/minmax.h"
 #include "src/base/text.h"
+#include "src/migrate/settings_file.h"
 
 enum { CONFIG_MAX_BYTES = 1 << 20 };
+
+/* Options that name the settings of other programs. A record has what these say, not them. */
+static const char files_of_others[] = "deepspeed hf-args llamafactory axolotl";
 
 /* The key of run.json whose object has the source of each option. A --config FILE may have the key; it has no
  * effect there. */
@@ -182,7 +186,7 @@ static int take_command(const char *word, enum ot_command *out) {
         nearest ? "did you mean " : "the commands are ",
         nearest ? nearest
                 : "train, generate, eval, tokenize, probe, plan, bench, verify, export, merge, quantize, "
-                  "comm-test and download",
+                  "comm-test, download and migrate",
         nearest ? "?" : "");
 }
 
@@ -209,7 +213,10 @@ static int take_command_line(int argc, char *const *argv, struct ot_options *out
     bool named = at > 0;
     bool is_of_files = out->command == OT_COMMAND_VERIFY || out->command == OT_COMMAND_EXPORT;
     /* The options whose values may stand alone: offload-train merge BASE ADAPTER */
-    const char *const subjects[] = {is_of_files ? "dir" : "model",
+    bool migrates = out->command == OT_COMMAND_MIGRATE;
+    const char *const subjects[] = {migrates      ? "file"
+                                    : is_of_files ? "dir"
+                                                  : "model",
                                     out->command == OT_COMMAND_MERGE ? "adapter" : NULL, NULL};
     int n = 0;
     for (; at < argc && !out->help && !out->version; at++) {
@@ -258,7 +265,7 @@ static const char *config_text(const struct ot_option *option, const struct ot_j
                                struct ot_options *out) {
     enum ot_json_type type = ot_json_type(value);
     bool is_switch = option->type == OT_OPTION_FLAG || option->type == OT_OPTION_YES_NO;
-    if (type == OT_JSON_BOOL && is_switch)
+    if (type == OT_JSON_BOOL && (is_switch || option->type == OT_OPTION_CHOICE)) /* yes is true in YAML */
         return ot_json_bool(value, false) ? "yes" : "no";
     /* borrowed: a number in the tree has no text to lend */
     bool is_text = option->type == OT_OPTION_TEXT || option->type == OT_OPTION_TEXTS;
@@ -308,7 +315,7 @@ static int take_config_value(struct ot_options *out, const char *key, const stru
     if (out->source[index] == OT_FROM_FILE)
         return ot_fail(OT_E_USAGE, "%s is given twice; remove one of them", key);
     if (option->field == offsetof(struct ot_options, config) ||
-        option->field == offsetof(struct ot_options, help) ||
+        ot_words_have(files_of_others, option->name) || option->field == offsetof(struct ot_options, help) ||
         option->field == offsetof(struct ot_options, version))
         return ot_fail(OT_E_USAGE, "%s works only on the command line; remove it from the file", key);
     enum ot_json_type type = ot_json_type(value);
@@ -320,7 +327,9 @@ static int take_config_value(struct ot_options *out, const char *key, const stru
 }
 
 static int take_config(struct ot_options *out) {
-    OT_TRY(ot_json_read_file(out->config, CONFIG_MAX_BYTES, &out->config_tree));
+    OT_TRY(ot_settings_are_yaml(out->config)
+               ? ot_settings_read(out->config, &out->config_tree)
+               : ot_json_read_file(out->config, CONFIG_MAX_BYTES, &out->config_tree));
     if (ot_json_type(out->config_tree) != OT_JSON_OBJECT)
         return ot_fail(OT_E_USAGE, "%s: must be a JSON object, such as {\"lr\": 1e-5}, not %s", out->config,
                        ot_json_type_name(ot_json_type(out->config_tree)));
@@ -342,16 +351,22 @@ static void note_repeated(const struct ot_options *options) {
             ot_log(OT_LOG_INFO, "note    --%s is given more than once; the last value is used", option->name);
 }
 
-int ot_options_parse(int argc, char *const *argv, struct ot_options *out) {
-    *out = (struct ot_options){.command = OT_COMMAND_TRAIN};
+void ot_options_reset(struct ot_options *options, enum ot_command command) {
+    *options = (struct ot_options){.command = command};
     for (int i = 0; ot_option_at(i); i++)
-        ot_option_reset(out, i);
+        ot_option_reset(options, i);
+}
+
+int ot_options_parse(int argc, char *const *argv, struct ot_options *out) {
+    ot_options_reset(out, OT_COMMAND_TRAIN);
     int skipped = argc > 0 && is_of_launcher(argv[0]) ? 1 : 0;
     OT_TRY(take_command_line(argc - skipped, argv + skipped, out));
     if (out->help || out->version)
         return 0;
     if (out->config)
         OT_TRY(take_config(out));
+    if (out->command == OT_COMMAND_TRAIN)
+        OT_TRY(ot_options_take_files(out));
     OT_TRY(ot_resume_with_parse(out));
     OT_TRY(ot_options_check(out));
     note_repeated(out);
@@ -376,6 +391,7 @@ void ot_options_free(struct ot_options *options) {
     ot_json_free(options->config_tree);
     free(options->number_text);
     free(options->changes_text);
+    ot_migration_close(&options->migration);
     *options = (struct ot_options){0};
 }
 
@@ -384,6 +400,7 @@ void ot_options_free(struct ot_options *options) {
 static bool is_recorded(const struct ot_options *options, int index) {
     const struct ot_option *option = ot_option_at(index);
     bool of_command_line = option->field == offsetof(struct ot_options, config) ||
+                           ot_words_have(files_of_others, option->name) ||
                            option->field == offsetof(struct ot_options, resume) ||
                            option->field == offsetof(struct ot_options, resume_with) ||
                            option->field == offsetof(struct ot_options, force) ||

@@ -2,11 +2,12 @@
  * all use this one table, so they cannot disagree.
  *
  * The value of an option is a named field of struct ot_options; the table (table_*.c) names the field. Values
- * come from the table's defaults, then from --config FILE (a JSON object with the options' names as keys),
- * then from the command line. Parsed options are const. Values that a command chooses for the user go into
- * struct ot_settings (settings.h).
+ * come from the table's defaults, then from the settings of other programs (src/migrate), then from --config
+ * FILE (an object with the options' names as keys, in JSON or YAML), then from the command line. Parsed
+ * options are const. Values that a command chooses for the user go into struct ot_settings (settings.h).
  *
- * Strings are borrowed from argv, from the table, or from the config tree that the struct owns. No
+ * Strings are borrowed from argv, from the table, or from the config tree and the migration that the
+ * struct owns. No
  * environment variable changes an option. One thread.
  */
 #ifndef OT_OPTIONS_OPTIONS_H
@@ -20,6 +21,7 @@
 #include "offload/store/io_engine.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/migrate/migrate.h"
 
 enum ot_command {
     OT_COMMAND_TRAIN,
@@ -35,6 +37,7 @@ enum ot_command {
     OT_COMMAND_QUANTIZE,
     OT_COMMAND_COMM_TEST,
     OT_COMMAND_DOWNLOAD,
+    OT_COMMAND_MIGRATE,
     OT_COMMAND_COUNT
 };
 const char *ot_command_name(enum ot_command command);
@@ -57,6 +60,7 @@ enum {
     OT_FOR_QUANTIZE = 1 << OT_COMMAND_QUANTIZE,
     OT_FOR_COMM_TEST = 1 << OT_COMMAND_COMM_TEST,
     OT_FOR_DOWNLOAD = 1 << OT_COMMAND_DOWNLOAD,
+    OT_FOR_MIGRATE = 1 << OT_COMMAND_MIGRATE,
     OT_FOR_ALL = (1 << OT_COMMAND_COUNT) - 1
 };
 
@@ -252,6 +256,9 @@ struct ot_options {
     const char *dir;      /* of verify and export: the checkpoint, run or model directory */
     struct ot_texts data; /* files, directories, patterns: with a share, PATH:SHARE (data/mixture.h) */
     const char *model, *eval_data, *out, *tokenizer, *config;
+    const char *deepspeed, *hf_args, *llamafactory, *axolotl; /* files of other programs; NULL: none */
+    const char *file;                                         /* of migrate */
+    int from;                                                 /* the same: enum ot_program */
     int init;
     const char *train, *freeze; /* patterns of tensors (models/selection.h); NULL: not given */
     const char *lora;           /* adapters (models/lora_spec.h); NULL: none */
@@ -358,8 +365,9 @@ struct ot_options {
     enum ot_option_source source[OT_OPTIONS_MAX]; /* by index in the table */
     bool repeated[OT_OPTIONS_MAX]; /* given more than once on the command line; the last value counts */
     struct ot_json *config_tree;
-    char *number_text;  /* owned: the text of an option with takes_number */
-    char *changes_text; /* owned: the values in resume_with */
+    char *number_text;             /* owned: the text of an option with takes_number */
+    char *changes_text;            /* owned: the values in resume_with */
+    struct ot_migration migration; /* of --deepspeed, --hf-args, --llamafactory, --axolotl */
 };
 
 /* Parses the words after the program's name and reads --config. Refuses options that contradict each other or
@@ -386,8 +394,8 @@ bool ot_options_given_now(const struct ot_options *options, const char *name);
  * As a --config FILE the object repeats the run. */
 void ot_options_put_json(const struct ot_options *options, const char *key, struct ot_json_writer *w);
 /* Writes an object with the source of each of these values, by option name: "command line", "config"
- * (--config FILE), "checkpoint" (the run that is resumed), "program" (the program chose the value) or
- * "default". */
+ * (--config FILE, or a file of another program), "checkpoint" (the run that is resumed), "program" (the
+ * program chose the value) or "default". */
 void ot_options_put_sources(const struct ot_options *options, const char *key, struct ot_json_writer *w);
 /* Writes the members of run.json, into an object of the caller: the values, and their sources in "sources".
  * As a --config FILE it repeats the run; its members OT_RUN_RANKS and
@@ -396,7 +404,19 @@ void ot_options_put_sources(const struct ot_options *options, const char *key, s
 #define OT_RUN_HISTORY "history"
 void ot_options_put_run(const struct ot_options *options, struct ot_json_writer *w);
 
-/* ---- for the files of src/options, resuming and bench ---- */
+/* Logs what the settings of other programs became, in some lines: `migrate` says it for each key. */
+void ot_options_note_migration(const struct ot_options *options);
+
+/* ---- for the files of src/options, resuming, bench and migrate ---- */
+
+/* Reads the files of other programs that the options name into options->migration, and takes its settings.
+ * Errors: of ot_migrate; OT_E_USAGE: a key is refused. */
+int ot_options_take_files(struct ot_options *options);
+/* Takes the settings of a migration that the user does not give elsewhere. A value that its option refuses
+ * makes its row a refusal. Marks rows that the user overrules. Errors: OT_E_BUDGET. */
+int ot_options_take_migration(struct ot_options *options, struct ot_migration *migration);
+/* Sets all options to their defaults, for a command. */
+void ot_options_reset(struct ot_options *options, enum ot_command command);
 
 /* Parses `text` into the option's field. Errors: OT_E_USAGE, naming the option as `spelled`. */
 int ot_option_parse_value(const struct ot_option *option, const char *spelled, const char *text,

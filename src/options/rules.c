@@ -38,6 +38,8 @@ static const struct rule exclusive[] = {
     {OT_FOR_PLAN, "methods", "minimum sweep train freeze base-type explain trace"},
     {OT_FOR_PLAN, "markdown", "json"},
     {OT_FOR_EXPORT, "gguf", "max-shard-size"},
+    {OT_FOR_MIGRATE, "hf-args", "llamafactory axolotl"}, /* train: src/options/migration.c */
+    {OT_FOR_MIGRATE, "llamafactory", "axolotl"},
     {0, NULL, NULL},
 };
 
@@ -62,6 +64,7 @@ static const struct rule dependent[] = {
      "data"},
     {OT_FOR_PLAN, "nvme-read nvme-write", "nvme"},
     {OT_FOR_EXPORT, "modelfile", "gguf"},
+    {OT_FOR_MIGRATE, "from", "file"},
     {OT_FOR_QUANTIZE,
      "eval-data eval-fraction tokenizer template prompt-format columns seq-len pack train-on-prompt no-eos "
      "skip-bad text-by max-rows dedup seed calibration-rows",
@@ -260,6 +263,10 @@ static int check_required(const struct ot_options *options) {
         return require(options, "out", "my-model");
     case OT_COMMAND_DOWNLOAD:
         return ot_options_given(options, "data") ? 0 : require(options, "model", "Qwen/Qwen3-8B");
+    case OT_COMMAND_MIGRATE:
+        return options->deepspeed || options->hf_args || options->llamafactory || options->axolotl
+                   ? 0
+                   : require(options, "file", "ds_config.json");
     case OT_COMMAND_QUANTIZE:
         OT_TRY(require(options, "model", "out/my-model"));
         OT_TRY(require(options, "to", "gptq:4"));

@@ -22,6 +22,7 @@ enum {
     QUANTIZE = OT_FOR_QUANTIZE,
     COMM_TEST = OT_FOR_COMM_TEST,
     DOWNLOAD = OT_FOR_DOWNLOAD,
+    MIGRATE = OT_FOR_MIGRATE,
     MODELS = TRAIN | GENERATE | EVAL,  /* the commands that run a model */
     RANKS = MODELS | COMM_TEST | PROBE /* the commands that several ranks run together */
 };
@@ -76,6 +77,15 @@ static const struct ot_option table[] = {
      .elsewhere = "new-special-tokens additional-special-tokens special-tokens extra-special-tokens"},
     {"config", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(config), OT_FOR_ALL, .argument = "FILE",
      .on_resume = OT_RESUME_FREE, .elsewhere = "config-file"},
+    {"deepspeed", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(deepspeed), TRAIN | MIGRATE,
+     .argument = "FILE|BASE64", .on_resume = OT_RESUME_FREE,
+     .elsewhere = "deepspeed-config ds-config deepspeed-config-file"},
+    {"hf-args", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(hf_args), TRAIN | MIGRATE, .argument = "FILE",
+     .on_resume = OT_RESUME_FREE, .elsewhere = "training-args training-arguments trainer-args"},
+    {"llamafactory", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(llamafactory), TRAIN | MIGRATE,
+     .argument = "FILE", .on_resume = OT_RESUME_FREE, .elsewhere = "llama-factory"},
+    {"axolotl", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(axolotl), TRAIN | MIGRATE, .argument = "FILE",
+     .on_resume = OT_RESUME_FREE},
 
     /* ---- data ---- */
     {"template", OT_OPTION_TEXT, OT_SECTION_DATA, FIELD(template_name), MODELS | PLAN | QUANTIZE,
@@ -249,7 +259,7 @@ static const struct ot_option table[] = {
      .max = K * K * K * K * K, .chosen = "by the planner, from host memory that is left",
      .on_resume = OT_RESUME_FREE, .elsewhere = "speculative-updates"},
     {"threads", OT_OPTION_COUNT, OT_SECTION_MEMORY, FIELD(threads),
-     OT_FOR_ALL & ~(VERIFY | EXPORT | DOWNLOAD), .argument = "N", .min = 1, .max = 1024,
+     OT_FOR_ALL & ~(VERIFY | EXPORT | DOWNLOAD | MIGRATE), .argument = "N", .min = 1, .max = 1024,
      .chosen = "the cores that this process may use", .on_resume = OT_RESUME_FREE,
      .elsewhere = "num-threads n-threads workers"},
     {"optimizer-threads", OT_OPTION_COUNT, OT_SECTION_MEMORY, FIELD(optimizer_threads), TRAIN | BENCH,
@@ -479,6 +489,11 @@ static const struct ot_option table[] = {
     {"data", OT_OPTION_TEXTS, OT_SECTION_INPUT, FIELD(data), DOWNLOAD, .argument = "URL",
      .elsewhere = "dataset train-data"},
 
+    /* ---- migrate ---- */
+    {"file", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(file), MIGRATE, .argument = "FILE"},
+    {"from", OT_OPTION_CHOICE, OT_SECTION_INPUT, FIELD(from), MIGRATE,
+     .choices = "deepspeed|hf|llamafactory|axolotl"},
+
     /* ---- quantize: output and methods ---- */
     {"out", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(out), QUANTIZE, .argument = "DIR",
      .elsewhere = "output output-dir save-dir"},
@@ -501,6 +516,9 @@ static const struct ot_option table[] = {
 _Static_assert(OT_SCHEDULE_CONSTANT == 0 && OT_SCHEDULE_LINEAR == 1 && OT_SCHEDULE_COSINE == 2 &&
                    OT_SCHEDULE_WSD == 3,
                "the choices of --schedule are in the order of the enum");
+_Static_assert(OT_PROGRAM_DEEPSPEED == 0 && OT_PROGRAM_TRAINER == 1 && OT_PROGRAM_LLAMAFACTORY == 2 &&
+                   OT_PROGRAM_AXOLOTL == 3,
+               "the choices of --from are in the order of the enum");
 _Static_assert(OT_IO_AUTO == 0 && OT_IO_URING == 1 && OT_IO_POOL == 2,
                "the choices of --io-engine are in the order of the enum");
 
@@ -549,8 +567,8 @@ const char *ot_option_section_title(enum ot_option_section section) {
 
 const char *ot_command_name(enum ot_command command) {
     static const char *const names[OT_COMMAND_COUNT] = {
-        "train",  "generate", "eval",  "tokenize", "probe",     "plan",    "bench",
-        "verify", "export",   "merge", "quantize", "comm-test", "download"};
+        "train",  "generate", "eval",  "tokenize", "probe",     "plan",     "bench",
+        "verify", "export",   "merge", "quantize", "comm-test", "download", "migrate"};
     return names[command];
 }
 

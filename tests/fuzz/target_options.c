@@ -21,8 +21,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static struct ot_options options;
     char text[MAX_BYTES + 1], *words[MAX_WORDS];
     int n = 0;
-    if (size > MAX_BYTES || memmem(data, size, "config", strlen("config")))
-        return 0; /* --config would open any file; target_config.c tests it */
+    static const char *const openers[] = {"config", "deepspeed", "hf-args", "hf_args", "llama", "axolotl"};
+    for (size_t i = 0; i < sizeof openers / sizeof *openers; i++)
+        if (size > MAX_BYTES || memmem(data, size, openers[i], strlen(openers[i])))
+            return 0; /* these would open any file; target_config.c and target_migrate.c test them */
     memcpy(text, data, size);
     text[size] = '\0';
     char *rest = text, *word;

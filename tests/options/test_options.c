@@ -385,7 +385,7 @@ static void unknown_names_get_the_nearest_spelling(void **state) {
     refuse("train a --data b --dir c", "--dir has no effect with train; it belongs to verify, export");
     refuse("zzzzzzz m",
            "the commands are train, generate, eval, tokenize, probe, plan, bench, verify, export, "
-           "merge, quantize, comm-test and download");
+           "merge, quantize, comm-test, download and migrate");
     char line[600] = BASE "--";
     memset(line + strlen(line), 'q', 400);
     refuse(line, "unknown option --qqq");

@@ -17,7 +17,7 @@ FOLDERS = ["src", "models", "offload", "kernels", "tests"]
 # src/base alone. Tests may include everything.
 ORDER = [["src/base"], ["kernels"], ["kernels/cpu", "kernels/cuda tests/emu tests/emu/include tests/fakes"], ["offload"],
          ["offload/comm", "offload/topology", "src/tokenizer"], ["offload/store", "offload/comm/plugins", "src/jinja", "src/hub"], ["models", "offload/plan"],
-         ["src/gguf"],
+         ["src/gguf", "src/migrate"],
          ["offload/schedule", "src/files", "src/machine", "src/options"], ["offload/predict"],
          ["offload/engine", "offload/probe"], ["src/data", "src/judge", "src/dashboard"], ["src/checkpoint"], ["src/session"],
          ["src/quantize", "src/train"], ["src/report"], ["src/plan"], ["src/cli"]]
