@@ -26,6 +26,8 @@ static const struct {
     {"tokens_total", "Tokens trained by this process.", "step", "tokens", true},
     {"tokens_per_second", "Tokens a second in the last step.", "step", "tokens_per_s", false},
     {"step_seconds", "Time of the last step.", "step", "seconds", false},
+    {"roof_share", "FLOP/s of the last step as a share of the measured rate of matrix products.", "step",
+     "roof_share", false},
     {"gpu_bytes", "Device memory in use.", "step", "gpu_bytes", false},
     {"host_bytes", "Pinned host memory in use.", "step", "host_bytes", false},
     {"nvme_read_bytes_total", "Bytes read from NVMe by steps.", "step", "nvme_read_bytes", true},

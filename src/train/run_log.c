@@ -230,6 +230,15 @@ int ot_run_log_resume(struct ot_run_log *log, int64_t step, const char *checkpoi
     return ot_run_log_end(log);
 }
 
+void ot_run_log_fail(struct ot_run_log *log, const struct ot_error *why) {
+    if (log->fd < 0)
+        return;
+    struct ot_json_writer *w = ot_run_log_begin(log, "failed");
+    ot_json_put_text(w, "error", why->text);
+    ot_json_put_int(w, "exit_code", why->code);
+    (void)ot_run_log_end(log); /* the caller reports an error already */
+}
+
 void ot_run_log_put_means(struct ot_json_writer *w, const struct ot_compare_means *means) {
     ot_json_put_real(w, "reward_chosen", means->chosen);
     ot_json_put_real(w, "reward_rejected", means->rejected);
@@ -251,6 +260,8 @@ int ot_run_log_step(struct ot_run_log *log, const struct ot_step_report *report)
     ot_json_put_int(w, "trained_tokens", report->trained_tokens);
     ot_json_put_real(w, "tokens_per_s", report->seconds > 0 ? (double)report->tokens / report->seconds : 0);
     ot_json_put_real(w, "seconds", report->seconds);
+    if (report->roof_share > 0)
+        ot_json_put_real(w, "roof_share", report->roof_share);
     ot_json_put_int(w, "gpu_bytes", (int64_t)report->gpu_bytes);
     ot_json_put_int(w, "host_bytes", (int64_t)report->host_bytes);
     if (report->nvme_read_bytes || report->nvme_written_bytes) {
