@@ -77,14 +77,25 @@ void ot_page_end_facts(struct ot_string_builder *out) {
 
 /* ---- tables ---- */
 
+/* The column's name, with a text where it may break, and another one where it breaks behind a dash. */
+static void put_column(struct ot_string_builder *out, const char *column, const char *space,
+                       const char *dash) {
+    for (const char *at = column; *at; at++) {
+        const char one[2] = {*at};
+        if (*at == '\n')
+            put(out, at > column && at[-1] == '-' ? dash : space);
+        else
+            ot_page_escape(out, one);
+    }
+}
+
 void ot_page_begin_table(struct ot_string_builder *out, const char *const *columns, int n) {
     put(out, "<div class=\"wide\" tabindex=\"0\">\n<table>\n<thead><tr>");
     for (int c = 0; c < n; c++)
         if (columns[c]) {
-            int line = (int)strcspn(columns[c], "\n");
-            ot_string_append_format(out, "<th>%.*s%s%s</th>", line, columns[c],
-                                    columns[c][line] ? "<br>" : "",
-                                    columns[c] + line + (columns[c][line] != '\0'));
+            put(out, "<th>");
+            put_column(out, columns[c], "<br>", "<br>");
+            put(out, "</th>");
         }
     put(out, "</tr></thead>\n<tbody>\n");
 }
@@ -99,10 +110,9 @@ void ot_page_begin_row(struct ot_string_builder *out, const char *class, const c
 }
 
 void ot_page_cell(struct ot_string_builder *out, const char *column, const char *text) {
-    int line = (int)strcspn(column, "\n");
-    bool joins = line > 0 && column[line - 1] == '-';
-    ot_string_append_format(out, "<td data-name=\"%.*s%s%s\">", line, column,
-                            column[line] && !joins ? " " : "", column + line + (column[line] != '\0'));
+    put(out, "<td data-name=\"");
+    put_column(out, column, " ", "");
+    put(out, "\">");
     ot_page_escape(out, text);
     put(out, "</td>");
 }

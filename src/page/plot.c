@@ -146,15 +146,23 @@ int ot_plot_ticks(const struct ot_plot_axis *axis, double ticks[OT_PLOT_MOST_TIC
     return axis->logarithmic ? log_ticks(axis, ticks) : linear_ticks(axis, ticks);
 }
 
-/* 20k, 1.5M: short enough for an axis. */
+/* 2k, 1.5M, 3e-5: short enough for an axis. */
 static void put_number(struct ot_string_builder *out, double x, double y, const char *anchor, double value) {
     char text[32];
-    double unit = fabs(value) >= 1e9 ? 1e9 : fabs(value) >= 1e6 ? 1e6 : fabs(value) >= 1e4 ? 1e3 : 1;
-    snprintf(text, sizeof text, "%.4g%s", value / unit,
-             unit == 1e9   ? "G"
-             : unit == 1e6 ? "M"
-             : unit == 1e3 ? "k"
-                           : "");
+    double size = fabs(value);
+    int power = size > 0 && size < 0.01 ? (int)floor(log10(size) + 1e-9) : 0;
+    if (power < 0)
+        snprintf(text, sizeof text, "%.3ge%d", value / pow(10, power), power);
+    else if (size >= 1000)
+        snprintf(text, sizeof text, "%.4g%c",
+                 size >= 1e9   ? value / 1e9
+                 : size >= 1e6 ? value / 1e6
+                               : value / 1e3,
+                 size >= 1e9   ? 'G'
+                 : size >= 1e6 ? 'M'
+                               : 'k');
+    else
+        snprintf(text, sizeof text, "%.4g", value);
     ot_plot_text(out, x, y, anchor, text);
 }
 

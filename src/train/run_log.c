@@ -105,6 +105,20 @@ static int64_t find_whole_lines(int fd, int64_t bytes) {
     return bytes;
 }
 
+/* False: another run has the lock. `watch` holds it for an instant (src/view/history.c), so it is tried more
+ * than once. */
+static bool take_lock(int fd) {
+    const struct timespec pause = {.tv_nsec = 20000000};
+    for (int i = 0; i < 5 && flock(fd, LOCK_EX | LOCK_NB) < 0; i++) {
+        if (errno != EWOULDBLOCK)
+            return true; /* a file system without locks */
+        if (i == 4)
+            return false;
+        nanosleep(&pause, NULL);
+    }
+    return true;
+}
+
 /* Opens and locks log.jsonl. The log stays open as long as the run, so its lock keeps a second run out of the
  * same output directory, where it would replace the result of the first. Two runs with the default name of
  * --out, for example, share a directory. A file system without locks gives no such protection. */
@@ -117,7 +131,7 @@ static int open_alone(struct ot_run_log *log, const char *dir, int64_t keep_byte
             log->path);
     if (fd < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", log->path);
-    if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
+    if (!take_lock(fd)) {
         close(fd);
         return ot_fail(OT_E_INPUT, "%s: another run is writing this output; choose another with --out", dir);
     }
