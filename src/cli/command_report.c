@@ -19,7 +19,7 @@ struct report {
 };
 
 static int read_run(const char *dir, struct ot_history **out) {
-    OT_TRY(ot_history_open(dir, out));
+    OT_TRY(ot_history_open(dir, false, out));
     OT_TRY(ot_history_read(*out, INT64_MAX));
     return (*out)->fd >= 0 || (*out)->config
                ? 0

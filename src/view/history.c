@@ -42,7 +42,7 @@ static void forget(struct ot_history *h) {
     h->fd = -1;
 }
 
-int ot_history_open(const char *dir, struct ot_history **out) {
+int ot_history_open(const char *dir, bool may_wait, struct ot_history **out) {
     struct stat facts;
     struct ot_history *h = *out = calloc(1, sizeof *h);
     if (!h)
@@ -53,7 +53,8 @@ int ot_history_open(const char *dir, struct ot_history **out) {
     ot_utf8_keep_line(h->name);
     OT_TRY(ot_string_format(&h->path, "%s/log.jsonl", dir));
     if (stat(dir, &facts) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot read the run", dir);
+        return errno == ENOENT && may_wait ? 0
+                                           : ot_fail_errno(OT_E_IO, errno, "%s: cannot read the run", dir);
     return S_ISDIR(facts.st_mode)
                ? 0
                : ot_fail(OT_E_IO, "%s is a file; give the run's directory, which train calls --out", dir);

@@ -83,8 +83,9 @@ struct ot_history {
     bool skips_line; /* the line is too long */
 };
 
-/* Opens the directory of a run, and reads nothing. Errors: OT_E_IO (no such directory), OT_E_BUDGET. */
-int ot_history_open(const char *dir, struct ot_history **out);
+/* Opens the directory of a run, and reads nothing. may_wait: the directory may come later. Errors: OT_E_IO (no
+ * such directory), OT_E_BUDGET. */
+int ot_history_open(const char *dir, bool may_wait, struct ot_history **out);
 void ot_history_close(struct ot_history *history); /* NULL is fine */
 /* Reads at most `most` new bytes of the log, from its beginning if the log is another file, or has been cut
  * and written again. Returns 1 if there may be more to read now, else 0. Errors: OT_E_IO, OT_E_BUDGET. */

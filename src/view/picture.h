@@ -1,0 +1,22 @@
+/* The picture of `watch`: a run as it is now, in any number of rows and columns. The most important lines come
+ * first: state, progress, losses, speed. Then come the curves, and the other lines as far as there is room. */
+#ifndef OT_VIEW_PICTURE_H
+#define OT_VIEW_PICTURE_H
+
+#include "src/view/gpus.h"
+#include "src/view/history.h"
+#include "src/view/screen.h"
+
+struct ot_picture {
+    const struct ot_history *history;
+    enum ot_run_state state;
+    double now; /* Unix time */
+    const struct ot_gpu_reading *gpus;
+    int n_gpus;
+    const char *hint; /* for the last row: "q leaves"; "": none */
+};
+
+/* The screen is blank. */
+void ot_picture_draw(const struct ot_picture *picture, struct ot_screen *screen);
+
+#endif
