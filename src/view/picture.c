@@ -298,7 +298,7 @@ static void put_progress(const struct ot_picture *f, struct ot_screen *s) {
     if (!is_wide)
         part(line, "%.0f %%", floor(100 * share));
     if (h->began > 0 && end > h->began)
-        part(line, "%s so far", ot_text_duration(end - h->began, time));
+        part(line, "%s %s", ot_text_duration(end - h->began, time), is_over(f) ? "in all" : "so far");
     if (h->step.epoch > 0)
         part(line, "epoch %.2f", h->step.epoch);
     ot_screen_put(s, 1, 0, s->columns, OT_STYLE_PLAIN, line->text);
@@ -348,9 +348,24 @@ static double value_at(const struct view *v, double share) {
     return v->is_logarithmic ? exp(value) : value;
 }
 
+/* Draws a line to a dot from the dot (*x, *y), if *x >= 0. Each column of dots begins beside the one before, so
+ * that the line has no gap. */
+static void put_line(const struct view *v, int *x, int *y, int to_x, int to_y, enum ot_style style) {
+    int from_x = *x, from_y = *y;
+    if (from_x < 0)
+        ot_dots_put(&v->dots, to_x, to_y, to_y, style);
+    for (int at = from_x + 1; from_x >= 0 && at <= to_x; at++) {
+        int next = from_y + (int)lround((double)(to_y - from_y) * (at - from_x) / (to_x - from_x));
+        ot_dots_put(&v->dots, at, next == *y ? next : *y + (next > *y ? 1 : -1), next, style);
+        *y = next;
+    }
+    *x = to_x;
+    *y = to_y;
+}
+
 /* Draws the curve as a connected line. Points that share a column of dots become their mean. */
 static void put_curve(const struct view *v, const struct ot_curve *c, enum ot_style style) {
-    int before = -1;
+    int at_x = -1, at_y = 0;
     for (int i = 0; i < c->n;) {
         int x = x_of(v, ot_curve_middle(&c->points[i]));
         double sum = 0, n = 0;
@@ -358,11 +373,7 @@ static void put_curve(const struct view *v, const struct ot_curve *c, enum ot_st
             sum += c->points[i].sum;
             n += (double)c->points[i].n;
         }
-        int y = y_of(v, sum / n);
-        /* From beside the dot of the column before, so that the line has no gap. */
-        int from = before < 0 || before == y ? y : before < y ? before + 1 : before - 1;
-        ot_dots_put(&v->dots, x, from, y, style);
-        before = y;
+        put_line(v, &at_x, &at_y, x, y_of(v, sum / n), style);
     }
 }
 
