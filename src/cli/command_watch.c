@@ -1,5 +1,5 @@
-/* offload-train watch: reads what is new in the log of a run, and draws the run again and again on a terminal;
- * without a terminal, once. */
+/* offload-train watch: reads what is new in the log of a run, and draws the run again and again on a
+ * terminal; without a terminal, once. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>

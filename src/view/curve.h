@@ -1,5 +1,5 @@
-/* A curve over the steps of a run in bounded memory: when it has OT_CURVE_POINTS points, neighbours are merged,
- * and each later point covers twice as many steps. Plain data; zero it first. */
+/* A curve over the steps of a run in bounded memory: when it has OT_CURVE_POINTS points, neighbours are
+ * merged, and each later point covers twice as many steps. Plain data; zero it first. */
 #ifndef OT_VIEW_CURVE_H
 #define OT_VIEW_CURVE_H
 

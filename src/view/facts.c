@@ -190,6 +190,18 @@ const char *ot_fact_plan(const struct ot_history *h, char text[OT_FACT_BYTES]) {
     return tidy(text);
 }
 
+const char *ot_fact_guard(const struct ot_history *h, char text[OT_FACT_BYTES]) {
+    struct words w = {text, 0};
+    text[0] = '\0';
+    if (h->skipped > 0)
+        add(&w, "%lld step%s skipped", (long long)h->skipped, ot_plural(h->skipped));
+    if (h->not_finite > 0)
+        add(&w, "%lld loss%s not finite", (long long)h->not_finite, h->not_finite == 1 ? "" : "es");
+    if (h->spikes > 0)
+        add(&w, "%lld loss spike%s", (long long)h->spikes, ot_plural(h->spikes));
+    return text;
+}
+
 /* ---- numbers ---- */
 
 struct ot_fact_memory ot_fact_memory(const struct ot_history *h, int tier) {

@@ -1,5 +1,5 @@
-/* What a run is and how it went, in words, from its log: the same words in `watch` and in `report`. Texts come
- * from files that anybody may have written: they are cut to the buffer, without control characters. */
+/* What a run is and how it went, in words, from its log: the same words in `watch` and in `report`. Texts
+ * come from files that anybody may have written: they are cut to the buffer, without control characters. */
 #ifndef OT_VIEW_FACTS_H
 #define OT_VIEW_FACTS_H
 
@@ -19,6 +19,8 @@ const char *ot_fact_data(const struct ot_history *h,
                          char text[OT_FACT_BYTES]); /* files and numbers of rows */
 /* "weights on gpu 4 · optimizer state on host 4 · updates by cpu 4" */
 const char *ot_fact_plan(const struct ot_history *h, char text[OT_FACT_BYTES]);
+/* "1 step skipped · 2 losses not finite · 1 loss spike"; "" if all went well. */
+const char *ot_fact_guard(const struct ot_history *h, char text[OT_FACT_BYTES]);
 /* The value of an option as text: numbers, yes and no, and lists with commas. */
 const char *ot_fact_value(const struct ot_json *value, char text[OT_FACT_BYTES]);
 /* A text of the log, at most `bytes` - 1 of its bytes. */

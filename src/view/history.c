@@ -301,8 +301,8 @@ int ot_history_read(struct ot_history *h, int64_t most) {
 
 /* ---- questions ---- */
 
-/* The lock of a run is exclusive. A shared lock is taken and given back at once, and only on a log that rests:
- * a run that starts at this moment tries again (run_log.c). */
+/* The lock of a run is exclusive. A shared lock is taken and given back at once, and only on a log that
+ * rests: a run that starts at this moment tries again (run_log.c). */
 static bool is_held(const struct ot_history *h) {
     if (flock(h->fd, LOCK_SH | LOCK_NB) == 0) {
         flock(h->fd, LOCK_UN);
@@ -319,8 +319,10 @@ enum ot_run_state ot_history_state(const struct ot_history *h) {
     if (h->last[OT_HISTORY_DONE])
         return ot_json_bool(ot_json_get(h->last[OT_HISTORY_DONE], "interrupted"), false) ? OT_RUN_STOPPED
                                                                                          : OT_RUN_DONE;
-    double age = (double)time(NULL) - h->changed;
-    return (age >= 0 && age < young_seconds) || is_held(h) ? OT_RUN_RUNS : OT_RUN_GONE;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    double age = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec - h->changed;
+    return fabs(age) < young_seconds || is_held(h) ? OT_RUN_RUNS : OT_RUN_GONE;
 }
 
 double ot_history_number(const struct ot_history *h, enum ot_history_event event, const char *path) {

@@ -83,8 +83,8 @@ struct ot_history {
     bool skips_line; /* the line is too long */
 };
 
-/* Opens the directory of a run, and reads nothing. may_wait: the directory may come later. Errors: OT_E_IO (no
- * such directory), OT_E_BUDGET. */
+/* Opens the directory of a run, and reads nothing. may_wait: the directory may come later. Errors: OT_E_IO
+ * (no such directory), OT_E_BUDGET. */
 int ot_history_open(const char *dir, bool may_wait, struct ot_history **out);
 void ot_history_close(struct ot_history *history); /* NULL is fine */
 /* Reads at most `most` new bytes of the log, from its beginning if the log is another file, or has been cut
@@ -95,8 +95,8 @@ int ot_history_read(struct ot_history *history, int64_t most);
 enum ot_run_state ot_history_state(const struct ot_history *history);
 /* The steps of the whole run; 0: unknown. */
 int64_t ot_history_steps(const struct ot_history *history);
-/* Seconds until the last step, for a run that is at `now`, in Unix time: the mean of the last steps, times the
- * share of other work (evaluations, saving) so far. NaN: unknown. */
+/* Seconds until the last step, for a run that is at `now`, in Unix time: the mean time of the last steps,
+ * longer by the share of other work (evaluations, saving) so far. NaN: unknown. */
 double ot_history_left(const struct ot_history *history, double now);
 /* The options: of the last "run", else of run.json. NULL: unknown. */
 const struct ot_json *ot_history_options(const struct ot_history *history);

@@ -125,7 +125,7 @@ static void add_lanes(const struct ot_picture *f, struct lines *lines) {
 }
 
 static void put_bar(char *text, int width, double share) {
-    int done = (int)lround(width * fmin(fmax(share, 0), 1));
+    int done = (int)(width * fmin(fmax(share, 0), 1));
     for (int i = 0; i < width; i++)
         text[i] = i < done ? '#' : '.';
     text[width] = '\0';
@@ -200,16 +200,8 @@ static void add_saved(const struct ot_picture *f, struct lines *lines) {
         ot_fact_text(ot_json_get(h->last[OT_HISTORY_LOST], "error"), error, sizeof error);
         add_words(lines, 2, "lost", OT_STYLE_BAD, error, 1);
     }
-    if (h->skipped + h->spikes + h->not_finite == 0)
-        return;
-    line = add_line(lines, 2, "guard");
-    line->style = OT_STYLE_BAD;
-    if (h->skipped)
-        part(line, "%lld steps skipped", (long long)h->skipped);
-    if (h->not_finite)
-        part(line, "%lld losses not finite", (long long)h->not_finite);
-    if (h->spikes)
-        part(line, "%lld loss spikes", (long long)h->spikes);
+    if (*ot_fact_guard(h, error))
+        add_words(lines, 2, "guard", OT_STYLE_BAD, error, 1);
 }
 
 /* The prompt's last words and the answer, in one text. */
@@ -348,8 +340,8 @@ static double value_at(const struct view *v, double share) {
     return v->is_logarithmic ? exp(value) : value;
 }
 
-/* Draws a line to a dot from the dot (*x, *y), if *x >= 0. Each column of dots begins beside the one before, so
- * that the line has no gap. */
+/* Draws a line to a dot from the dot (*x, *y), if *x >= 0. Each column of dots begins beside the one before,
+ * so that the line has no gap. */
 static void put_line(const struct view *v, int *x, int *y, int to_x, int to_y, enum ot_style style) {
     int from_x = *x, from_y = *y;
     if (from_x < 0)
@@ -434,6 +426,10 @@ static void put_plot(struct ot_screen *s, int row, int rows, const struct ot_cur
     if (marks && marks->n) {
         find_range(marks, &v.low, &v.high);
         v.first = ot_min(v.first, marks->points[0].first);
+    }
+    if (v.low == v.high) { /* a level line in the middle */
+        v.low -= fmax(0.05 * fabs(v.low), 1e-9);
+        v.high += fmax(0.05 * fabs(v.high), 1e-9);
     }
     v.is_logarithmic = v.low > 0 && v.high > 4 * v.low;
     v.low = v.is_logarithmic ? log(v.low) : v.low;

@@ -1,5 +1,6 @@
-/* The picture of `watch`: a run as it is now, in any number of rows and columns. The most important lines come
- * first: state, progress, losses, speed. Then come the curves, and the other lines as far as there is room. */
+/* The picture of `watch`: a run as it is now, in any number of rows and columns. State, progress and losses
+ * come first, then curves, then lines, of which the less important ones are left out where there is no room.
+ */
 #ifndef OT_VIEW_PICTURE_H
 #define OT_VIEW_PICTURE_H
 

@@ -286,14 +286,11 @@ static void put_facts(const struct page *p, const struct ot_history *h) {
     if (began > 0 && gmtime_r(&began, &utc))
         strftime(when, sizeof when, "%Y-%m-%d %H:%M UTC", &utc);
     put_fact(p, "Began", when);
-    snprintf(text, sizeof text, "%s", "");
-    if (h->skipped + h->spikes + h->not_finite > 0)
-        snprintf(text, sizeof text, "%lld steps skipped, %lld loss spikes, %lld losses not finite",
-                 (long long)h->skipped, (long long)h->spikes, (long long)h->not_finite);
-    put_fact(p, "Guard", text);
-    snprintf(text, sizeof text, "%lld of the log could not be read", (long long)h->left_out);
+    put_fact(p, "Guard", ot_fact_guard(h, text));
+    snprintf(text, sizeof text, "%lld line%s of it could not be read", (long long)h->left_out,
+             ot_plural(h->left_out));
     if (h->left_out > 0)
-        put_fact(p, "Lines", text);
+        put_fact(p, "Log", text);
     ot_page_end_facts(p->out);
 }
 

@@ -66,7 +66,7 @@ int ot_screen_put(struct ot_screen *s, int row, int column, int most, enum ot_st
         if (column + width > end)
             break;
         for (int i = 0; i < width; i++)
-            *cell_at(s, row, column++) = (struct ot_cell){i ? 0 : character, style};
+            *cell_at(s, row, column++) = (struct ot_cell){i && !s->is_ascii ? 0 : character, style};
     }
     return column;
 }

@@ -1,5 +1,5 @@
-/* A picture of characters, for a terminal or as plain text. Nothing wraps: text that does not fit is cut. Wide
- * characters take two columns; characters without a width are left out. One thread.
+/* A picture of characters, for a terminal or as plain text. Nothing wraps: text that does not fit is cut.
+ * Wide characters take two columns; characters without a width are left out. One thread.
  */
 #ifndef OT_VIEW_SCREEN_H
 #define OT_VIEW_SCREEN_H

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import termios
 import time
+import unicodedata
 
 SEQUENCE = re.compile(r"\x1b\[(\??)([\d;]*)([A-Za-z])")
 
@@ -108,9 +109,10 @@ class Terminal:
             self.normal += character
             return
         assert character >= " ", repr(character)
-        assert self.row < self.rows and self.column < self.columns, f"{self.row}, {self.column}: {character!r}"
-        self.grid[self.row][self.column] = character
-        self.column += 1
+        width = 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        assert self.row < self.rows and self.column + width <= self.columns, f"{self.row}, {self.column}: {character!r}"
+        self.grid[self.row][self.column:self.column + width] = [character, ""][:width]
+        self.column += width
 
     def control(self, private, numbers, letter):
         if private:
@@ -118,6 +120,7 @@ class Terminal:
             assert value in (1049, 25, 7) and letter in "hl", (numbers, letter)
             if value == 1049:
                 self.is_other = on
+                self.grid = [[" "] * self.columns for _ in range(self.rows)]
             elif value == 7:
                 self.wraps = on
             else:
