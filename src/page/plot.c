@@ -190,9 +190,9 @@ void ot_plot_axes(struct ot_string_builder *out, const char *x_name, const char 
     ot_plot_line(out, "axis", OT_PLOT_LEFT, OT_PLOT_BOTTOM, OT_PLOT_RIGHT, OT_PLOT_BOTTOM);
     ot_plot_line(out, "axis", OT_PLOT_LEFT, OT_PLOT_TOP, OT_PLOT_LEFT, OT_PLOT_BOTTOM);
     ot_plot_text(out, (OT_PLOT_LEFT + OT_PLOT_RIGHT) / 2.0, OT_PLOT_BOTTOM + 40, "middle", x_name);
-    ot_string_append_format(out, "<g transform=\"translate(12,%d) rotate(-90)\">",
+    ot_string_append_format(out, "<g transform=\"translate(11,%d) rotate(-90)\">",
                             (OT_PLOT_TOP + OT_PLOT_BOTTOM) / 2);
-    ot_plot_text(out, 0, 2, "middle", y_name);
+    ot_plot_text(out, 0, 0, "middle", y_name);
     ot_string_append_text(out, "</g>\n");
 }
 
