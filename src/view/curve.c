@@ -1,8 +1,7 @@
 #include "src/view/curve.h"
 
 #include <math.h>
-
-#include "src/base/minmax.h"
+#include <stdbool.h>
 
 static int64_t stride_of(const struct ot_curve *c) {
     return c->stride > 0 ? c->stride : 1;
@@ -27,17 +26,12 @@ static void widen(struct ot_curve *c) {
     c->n = n;
 }
 
-void ot_curve_forget(struct ot_curve *c, int64_t step) {
-    while (c->n > 0 && c->points[c->n - 1].first / stride_of(c) >= step / stride_of(c))
-        c->n--;
-    c->step = ot_min(c->step, step - 1);
-}
-
 void ot_curve_add(struct ot_curve *c, int64_t step, double value) {
     if (step < 0 || !isfinite(value))
         return;
-    if (c->n > 0 && step <= c->step)
-        ot_curve_forget(c, step);
+    bool is_again = c->n > 0 && step <= c->step;
+    while (is_again && c->n > 0 && c->points[c->n - 1].first / stride_of(c) >= step / stride_of(c))
+        c->n--;
     struct ot_curve_point point = {step, 1, value, value, value};
     while (c->n == OT_CURVE_POINTS && c->points[c->n - 1].first / stride_of(c) != step / stride_of(c))
         widen(c);

@@ -24,8 +24,6 @@ struct ot_curve {
  * points from this step on. In a merged point, steps before it are removed with it. Values that are not
  * finite and negative steps are ignored. */
 void ot_curve_add(struct ot_curve *curve, int64_t step, double value);
-/* Removes the points from this step on. */
-void ot_curve_forget(struct ot_curve *curve, int64_t step);
 double ot_curve_mean(const struct ot_curve_point *point);
 double ot_curve_middle(const struct ot_curve_point *point); /* of its steps */
 

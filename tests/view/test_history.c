@@ -35,6 +35,9 @@ static void a_curve_keeps_every_step_while_it_has_room(void **state) {
     assert_int_equal(c->n, OT_CURVE_POINTS / 2 + 1); /* [1], [2, 3], ..., [1000, 1001] */
     assert_true(c->points[0].n == 1 && c->points[1].n == 2 && c->points[1].first == 2);
     assert_true(ot_curve_mean(&c->points[1]) == 5 && ot_curve_middle(&c->points[1]) == 2.5);
+    for (int i = OT_CURVE_POINTS + 2; i < 2 * OT_CURVE_POINTS; i++)
+        ot_curve_add(c, i, 7);
+    assert_true(c->n == OT_CURVE_POINTS && c->stride == 2 && c->points[OT_CURVE_POINTS - 1].n == 2);
     assert_true(c->points[1].low == 4 && c->points[1].high == 6);
     free(c);
 }
