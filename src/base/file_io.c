@@ -14,6 +14,7 @@
 
 #include "src/base/error.h"
 #include "src/base/minmax.h"
+#include "src/base/text.h"
 
 int ot_write_all(const struct ot_io_calls *calls, int fd, const void *data, size_t bytes) {
     const char *from = data;
@@ -238,6 +239,21 @@ int ot_read_file(const char *path, size_t max_bytes, char **text, size_t *bytes)
         *text = NULL;
     }
     return rc;
+}
+
+int ot_replace_file(const char *path, const void *data, size_t bytes) {
+    char *partial;
+    OT_TRY(ot_string_format(&partial, "%s.partial", path));
+    int fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    int error = fd >= 0 ? -ot_write_all(NULL, fd, data, bytes) : errno;
+    if (fd >= 0 && close(fd) < 0 && error == 0)
+        error = errno;
+    if (error == 0 && rename(partial, path) < 0)
+        error = errno;
+    if (error && fd >= 0)
+        unlink(partial);
+    free(partial);
+    return error ? ot_fail_errno(OT_E_IO, error, "%s: cannot write", path) : 0;
 }
 
 /* ---- mapped files ---- */

@@ -77,6 +77,10 @@ bool ot_set_direct(int fd, bool direct);
  * OT_E_INPUT (more than max_bytes), OT_E_BUDGET. */
 int ot_read_file(const char *path, size_t max_bytes, char **text, size_t *bytes);
 
+/* Writes the file under the name PATH.partial, and then renames it, so that a reader never sees a half of it.
+ * Errors: OT_E_IO, OT_E_BUDGET. */
+int ot_replace_file(const char *path, const void *data, size_t bytes);
+
 /* ---- mapped files ---- */
 
 /* A file that is mapped read-only into memory, as a whole, for files of weights.

@@ -19,6 +19,8 @@ int ot_command_quantize(const struct ot_options *options);
 int ot_command_comm_test(const struct ot_options *options);
 int ot_command_download(const struct ot_options *options);
 int ot_command_migrate(const struct ot_options *options);
+int ot_command_watch(const struct ot_options *options);
+int ot_command_report(const struct ot_options *options);
 
 /* ---- texts of the user ---- */
 

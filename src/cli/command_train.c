@@ -562,6 +562,8 @@ int ot_command_train(const struct ot_options *options) {
     if (t->world && rc < 0 && rc != -OT_E_STOPPED)
         ot_error_save(&why, tell_ranks(t, &why));
     bool is_stuck = t->session.engine && ot_engine_is_stuck(t->session.engine);
+    if (why.code && why.code != OT_E_STOPPED && t->log && !is_stuck)
+        ot_run_log_fail(t->log, &why);
     if (!is_stuck)
         ot_saver_close(t->saver);
     if (rc == 0 && t->references.data && writes_out(t))

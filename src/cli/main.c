@@ -72,6 +72,7 @@ static int run(const struct ot_options *options, char **argv, int *exit_code) {
         [OT_COMMAND_EXPORT] = ot_command_export,     [OT_COMMAND_MERGE] = ot_command_merge,
         [OT_COMMAND_QUANTIZE] = ot_command_quantize, [OT_COMMAND_COMM_TEST] = ot_command_comm_test,
         [OT_COMMAND_DOWNLOAD] = ot_command_download, [OT_COMMAND_MIGRATE] = ot_command_migrate,
+        [OT_COMMAND_WATCH] = ot_command_watch,       [OT_COMMAND_REPORT] = ot_command_report,
     };
     if (options->help)
         return print_help(options);

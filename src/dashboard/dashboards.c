@@ -37,6 +37,7 @@ static const struct {
     {"step", "loss_scale", "train/loss_scale"},
     {"step", "tokens_per_s", "speed/tokens_per_second"},
     {"step", "seconds", "speed/step_seconds"},
+    {"step", "roof_share", "speed/roof_share"},
     {"step", "gpu_bytes", "memory/gpu_bytes"},
     {"step", "host_bytes", "memory/host_bytes"},
     {"eval", "loss", "eval/loss"},

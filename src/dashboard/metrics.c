@@ -1,7 +1,5 @@
 #include "src/dashboard/metrics.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +24,8 @@ static const struct {
     {"tokens_total", "Tokens trained by this process.", "step", "tokens", true},
     {"tokens_per_second", "Tokens a second in the last step.", "step", "tokens_per_s", false},
     {"step_seconds", "Time of the last step.", "step", "seconds", false},
+    {"roof_share", "FLOP/s of the last step as a share of the measured rate of matrix products.", "step",
+     "roof_share", false},
     {"gpu_bytes", "Device memory in use.", "step", "gpu_bytes", false},
     {"host_bytes", "Pinned host memory in use.", "step", "host_bytes", false},
     {"nvme_read_bytes_total", "Bytes read from NVMe by steps.", "step", "nvme_read_bytes", true},
@@ -38,7 +38,7 @@ static const struct {
 enum { METRICS = sizeof metrics / sizeof *metrics };
 
 struct ot_metrics {
-    char *path, *partial;
+    char *path;
     char *label;            /* {out="..."} */
     double values[METRICS]; /* NaN: none */
     bool is_finished;
@@ -54,15 +54,13 @@ int ot_metrics_open(const char *path, struct ot_metrics **out) {
     for (int i = 0; i < METRICS; i++)
         m->values[i] = NAN;
     m->written = -INFINITY;
-    OT_TRY(ot_string_format(&m->path, "%s", path));
-    return ot_string_format(&m->partial, "%s.partial", path);
+    return ot_string_format(&m->path, "%s", path);
 }
 
 void ot_metrics_close(struct ot_metrics *m) {
     if (!m)
         return;
     free(m->path);
-    free(m->partial);
     free(m->label);
     free(m);
 }
@@ -109,17 +107,6 @@ static void put_metric(const struct ot_metrics *m, struct ot_string_builder *b, 
                             value);
 }
 
-static int replace(const struct ot_metrics *m, const struct ot_string_builder *b) {
-    int fd = open(m->partial, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-    int error = fd < 0 ? -errno : ot_write_all(NULL, fd, b->text, b->bytes);
-    if (fd >= 0 && close(fd) < 0 && error == 0)
-        error = -errno;
-    if (error < 0)
-        return ot_fail_errno(OT_E_IO, -error, "%s: cannot write", m->partial);
-    return rename(m->partial, m->path) == 0 ? 0
-                                            : ot_fail_errno(OT_E_IO, errno, "%s: cannot replace", m->path);
-}
-
 int ot_metrics_write(struct ot_metrics *m, bool now) {
     struct ot_string_builder b = {0};
     if (!now && ot_clock_seconds() - m->written < 1)
@@ -131,7 +118,8 @@ int ot_metrics_write(struct ot_metrics *m, bool now) {
     put_metric(m, &b, "finished", "1 if the run has reached its end.", false, m->is_finished);
     put_metric(m, &b, "updated_timestamp_seconds", "When this file was written, in Unix time.", false,
                (double)time(NULL));
-    int rc = b.failed ? ot_fail(OT_E_BUDGET, "%s: no memory for metrics", m->path) : replace(m, &b);
+    int rc = b.failed ? ot_fail(OT_E_BUDGET, "%s: no memory for metrics", m->path)
+                      : ot_replace_file(m->path, b.text, b.bytes);
     free(b.text);
     return rc;
 }

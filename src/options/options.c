@@ -186,7 +186,7 @@ static int take_command(const char *word, enum ot_command *out) {
         nearest ? "did you mean " : "the commands are ",
         nearest ? nearest
                 : "train, generate, eval, tokenize, probe, plan, bench, verify, export, merge, quantize, "
-                  "comm-test, download and migrate",
+                  "comm-test, download, migrate, watch and report",
         nearest ? "?" : "");
 }
 
@@ -211,7 +211,8 @@ static int take_command_line(int argc, char *const *argv, struct ot_options *out
     if (argc > 0 && argv[0][0] != '-')
         OT_TRY(take_command(argv[at++], &out->command));
     bool named = at > 0;
-    bool is_of_files = out->command == OT_COMMAND_VERIFY || out->command == OT_COMMAND_EXPORT;
+    bool is_of_files = (1u << out->command) & (OT_FOR_VERIFY | OT_FOR_EXPORT | OT_FOR_WATCH | OT_FOR_REPORT);
+    bool repeats = out->command == OT_COMMAND_REPORT;
     /* The options whose values may stand alone: offload-train merge BASE ADAPTER */
     bool migrates = out->command == OT_COMMAND_MIGRATE;
     const char *const subjects[] = {migrates      ? "file"
@@ -222,8 +223,10 @@ static int take_command_line(int argc, char *const *argv, struct ot_options *out
     for (; at < argc && !out->help && !out->version; at++) {
         if (argv[at][0] == '-' && argv[at][1]) {
             OT_TRY(take_option(argc, argv, &at, out));
-        } else if (named && subjects[n] && !is_on_command_line(out, subjects[n]) && argv[at][0]) {
-            OT_TRY(take_subject(out, subjects[n++], argv[at]));
+        } else if (named && subjects[n] && (repeats || !is_on_command_line(out, subjects[n])) &&
+                   argv[at][0]) {
+            OT_TRY(take_subject(out, subjects[n], argv[at]));
+            n += !repeats;
         } else {
             return ot_fail(OT_E_USAGE,
                            "unexpected argument '%.60s'; an option takes one value, and a value with spaces "

@@ -38,6 +38,8 @@ enum ot_command {
     OT_COMMAND_COMM_TEST,
     OT_COMMAND_DOWNLOAD,
     OT_COMMAND_MIGRATE,
+    OT_COMMAND_WATCH,
+    OT_COMMAND_REPORT,
     OT_COMMAND_COUNT
 };
 const char *ot_command_name(enum ot_command command);
@@ -61,6 +63,8 @@ enum {
     OT_FOR_COMM_TEST = 1 << OT_COMMAND_COMM_TEST,
     OT_FOR_DOWNLOAD = 1 << OT_COMMAND_DOWNLOAD,
     OT_FOR_MIGRATE = 1 << OT_COMMAND_MIGRATE,
+    OT_FOR_WATCH = 1 << OT_COMMAND_WATCH,
+    OT_FOR_REPORT = 1 << OT_COMMAND_REPORT,
     OT_FOR_ALL = (1 << OT_COMMAND_COUNT) - 1
 };
 
@@ -253,7 +257,7 @@ struct ot_options {
     const char *help; /* "brief", "all" or a topic; NULL: not given */
     bool version;
 
-    const char *dir;      /* of verify and export: the checkpoint, run or model directory */
+    const char *dir;      /* of verify, export and watch: the checkpoint, run or model directory */
     struct ot_texts data; /* files, directories, patterns: with a share, PATH:SHARE (data/mixture.h) */
     const char *model, *eval_data, *out, *tokenizer, *config;
     const char *deepspeed, *hf_args, *llamafactory, *axolotl; /* files of other programs; NULL: none */
@@ -359,6 +363,9 @@ struct ot_options {
     const char *databases, *failures;
     struct ot_patience stop_early;
     const char *tensorboard, *metrics;
+    struct ot_texts runs; /* of report: directories */
+    double every;         /* of watch: seconds */
+    bool once;            /* of watch */
     const char *trace;
     bool force, no_save, save_local, no_forecast, dry_run, json, quiet;
 

@@ -254,6 +254,7 @@ static int check_required(const struct ot_options *options) {
     case OT_COMMAND_BENCH:
         return require(options, "model", "tinyllama-1.1b");
     case OT_COMMAND_VERIFY:
+    case OT_COMMAND_WATCH:
         return require_dir(options);
     case OT_COMMAND_MERGE:
         OT_TRY(require(options, "model", "out/my-adapters"));
@@ -261,6 +262,9 @@ static int check_required(const struct ot_options *options) {
     case OT_COMMAND_EXPORT:
         OT_TRY(require_dir(options));
         return require(options, "out", "my-model");
+    case OT_COMMAND_REPORT:
+        OT_TRY(require_dir(options));
+        return options->runs.n > 1 ? require(options, "out", "runs.html") : 0;
     case OT_COMMAND_DOWNLOAD:
         return ot_options_given(options, "data") ? 0 : require(options, "model", "Qwen/Qwen3-8B");
     case OT_COMMAND_MIGRATE:

@@ -23,6 +23,8 @@ enum {
     COMM_TEST = OT_FOR_COMM_TEST,
     DOWNLOAD = OT_FOR_DOWNLOAD,
     MIGRATE = OT_FOR_MIGRATE,
+    WATCH = OT_FOR_WATCH,
+    REPORT = OT_FOR_REPORT,
     MODELS = TRAIN | GENERATE | EVAL,  /* the commands that run a model */
     RANKS = MODELS | COMM_TEST | PROBE /* the commands that several ranks run together */
 };
@@ -259,8 +261,8 @@ static const struct ot_option table[] = {
      .max = K * K * K * K * K, .chosen = "by the planner, from host memory that is left",
      .on_resume = OT_RESUME_FREE, .elsewhere = "speculative-updates"},
     {"threads", OT_OPTION_COUNT, OT_SECTION_MEMORY, FIELD(threads),
-     OT_FOR_ALL & ~(VERIFY | EXPORT | DOWNLOAD | MIGRATE), .argument = "N", .min = 1, .max = 1024,
-     .chosen = "the cores that this process may use", .on_resume = OT_RESUME_FREE,
+     OT_FOR_ALL & ~(VERIFY | EXPORT | DOWNLOAD | MIGRATE | WATCH | REPORT), .argument = "N", .min = 1,
+     .max = 1024, .chosen = "the cores that this process may use", .on_resume = OT_RESUME_FREE,
      .elsewhere = "num-threads n-threads workers"},
     {"optimizer-threads", OT_OPTION_COUNT, OT_SECTION_MEMORY, FIELD(optimizer_threads), TRAIN | BENCH,
      .argument = "N", .min = 1, .max = 1024, .chosen = "the same as --threads", .on_resume = OT_RESUME_FREE},
@@ -432,7 +434,8 @@ static const struct ot_option table[] = {
     {"explain", OT_OPTION_FLAG, OT_SECTION_REPORT, FIELD(explain), TRAIN | PLAN, .on_resume = OT_RESUME_FREE},
     {"no-forecast", OT_OPTION_FLAG, OT_SECTION_REPORT, FIELD(no_forecast), TRAIN, .on_resume = OT_RESUME_FREE,
      .elsewhere = "no-plan no-probe"},
-    {"json", OT_OPTION_FLAG, OT_SECTION_REPORT, FIELD(json), OT_FOR_ALL, .on_resume = OT_RESUME_FREE},
+    {"json", OT_OPTION_FLAG, OT_SECTION_REPORT, FIELD(json), OT_FOR_ALL & ~WATCH,
+     .on_resume = OT_RESUME_FREE},
     {"quiet", OT_OPTION_FLAG, OT_SECTION_REPORT, FIELD(quiet),
      MODELS | PROBE | PLAN | BENCH | VERIFY | EXPORT | COMM_TEST | QUANTIZE | DOWNLOAD, .letter = 'q',
      .on_resume = OT_RESUME_FREE, .elsewhere = "silent"},
@@ -482,6 +485,16 @@ static const struct ot_option table[] = {
      .elsewhere = "adapter-name-or-path lora-path adapters lora peft-model"},
     {"out", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(out), MERGE, .argument = "MODEL",
      .elsewhere = "output output-dir save-dir export-dir"},
+
+    /* ---- watch and report ---- */
+    {"dir", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(dir), WATCH, .argument = "OUT", .elsewhere = "run path"},
+    {"every", OT_OPTION_TIME, OT_SECTION_REPORT, FIELD(every), WATCH, .argument = "TIME", .min = 0.1,
+     .max = 86400, .fallback = "1s", .elsewhere = "interval refresh"},
+    {"once", OT_OPTION_FLAG, OT_SECTION_REPORT, FIELD(once), WATCH, .on_resume = OT_RESUME_NOT_TRAIN},
+    {"dir", OT_OPTION_TEXTS, OT_SECTION_INPUT, FIELD(runs), REPORT, .argument = "OUT",
+     .elsewhere = "run path"},
+    {"out", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(out), REPORT, .argument = "FILE.html",
+     .chosen = "OUT/report.html; with several runs it must be given", .elsewhere = "output html"},
 
     /* ---- download ---- */
     {"model", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(model), DOWNLOAD, .argument = "ORG/NAME[@REVISION]",
@@ -567,8 +580,8 @@ const char *ot_option_section_title(enum ot_option_section section) {
 
 const char *ot_command_name(enum ot_command command) {
     static const char *const names[OT_COMMAND_COUNT] = {
-        "train",  "generate", "eval",  "tokenize", "probe",     "plan",     "bench",
-        "verify", "export",   "merge", "quantize", "comm-test", "download", "migrate"};
+        "train",  "generate", "eval",     "tokenize",  "probe",    "plan",    "bench", "verify",
+        "export", "merge",    "quantize", "comm-test", "download", "migrate", "watch", "report"};
     return names[command];
 }
 

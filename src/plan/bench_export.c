@@ -272,22 +272,9 @@ int ot_bench_files_append_csv(struct ot_bench_files *files, const char *text, si
 }
 
 int ot_bench_files_replace(struct ot_bench_files *files, const char *name, const char *text, size_t bytes) {
-    char *path = NULL, *partial = NULL;
-    int rc, fd = -1;
-    OT_TRY_GOTO(ot_string_format(&path, "%s/%s", files->dir, name), rc, out);
-    OT_TRY_GOTO(ot_string_format(&partial, "%s.partial", path), rc, out);
-    fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-    int error = fd >= 0 ? -ot_write_all(NULL, fd, text, bytes) : errno;
-    if (fd >= 0 && close(fd) < 0 && error == 0)
-        error = errno;
-    if (error == 0 && rename(partial, path) < 0)
-        error = errno;
-    if (error) {
-        rc = ot_fail_errno(OT_E_IO, error, "%s: cannot write", path);
-        unlink(partial);
-    }
-out:
-    free(partial);
+    char *path;
+    OT_TRY(ot_string_format(&path, "%s/%s", files->dir, name));
+    int rc = ot_replace_file(path, text, bytes);
     free(path);
     return rc;
 }

@@ -5,18 +5,13 @@
 #include <string.h>
 
 #include "src/base/units.h"
-#include "src/plan/bench_style.h" /* made of bench.css by the build */
+#include "src/page/page.h"
+#include "src/page/plot.h"
 #include "src/plan/bench_export.h"
 #include "src/plan/bench_plot.h"
 
 static void put(struct ot_string_builder *out, const char *html) {
     ot_string_append_text(out, html);
-}
-
-static void put_fact(struct ot_string_builder *out, const char *name, const char *value) {
-    ot_string_append_format(out, "<dt>%s</dt><dd>", name);
-    ot_svg_escape(out, value);
-    put(out, "</dd>\n");
 }
 
 static int count_done(const struct ot_bench *bench) {
@@ -44,27 +39,21 @@ static int list_steps(const struct ot_bench *bench, int64_t steps[OT_BENCH_MAX_P
 static void put_head(const struct ot_bench *bench, struct ot_string_builder *out) {
     char text[512], params[OT_BENCH_PARAMS_BYTES], a[OT_TEXT_BYTES], b[OT_TEXT_BYTES],
         date[OT_BENCH_DATE_BYTES];
-    put(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-             "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>");
-    ot_svg_escape(out, bench->model);
-    put(out, " · offload-train bench</title>\n<style>\n");
-    put(out, OT_BENCH_STYLE);
-    put(out, "</style>\n</head>\n<body>\n");
-    ot_svg_fill_patterns(out);
-    put(out, "<h1>Memory and time of training ");
-    ot_svg_escape(out, bench->model);
-    put(out, "</h1>\n<dl>\n");
+    snprintf(text, sizeof text, "Memory and time of training %s", bench->model);
+    ot_page_begin(out, bench->model, "bench", text);
+    ot_plot_fill_patterns(out);
+    ot_page_begin_facts(out);
     ot_bench_text_params(bench, params);
     snprintf(text, sizeof text, "%s, AdamW, %s", params, bench->dtype);
-    put_fact(out, "Model", text);
+    ot_page_fact(out, "Model", text);
     snprintf(text, sizeof text, "%s, %d cores, RAM %s", bench->device, bench->cores,
              ot_text_bytes(bench->ram_bytes, a));
-    put_fact(out, "Machine", text);
-    put_fact(out, "Date", ot_bench_date(bench, date));
+    ot_page_fact(out, "Machine", text);
+    ot_page_fact(out, "Date", ot_bench_date(bench, date));
     snprintf(text, sizeof text, "%d of %d points measured in %s%s", count_done(bench), bench->n,
              ot_text_duration(bench->seconds, b), bench->interrupted ? ", stopped before the end" : "");
-    put_fact(out, "Bench", text);
-    put(out, "</dl>\n");
+    ot_page_fact(out, "Bench", text);
+    ot_page_end_facts(out);
 }
 
 /* Writes the fastest plan of a step size, and the plan with the least memory. */
@@ -89,9 +78,7 @@ static void put_summary(const struct ot_bench *bench, int64_t step_tokens, struc
         snprintf(text + n, sizeof text - (size_t)n, " With only %s it takes %.2f times as long (%s).",
                  ot_text_bytes(small->device_bytes, b), small->step_seconds / fast->step_seconds,
                  ot_bench_mix_at(small->point.mix)->name);
-    put(out, "<p>");
-    ot_svg_escape(out, text);
-    put(out, "</p>\n");
+    ot_page_put(out, "p", text);
 }
 
 /* ---- the plots ---- */
@@ -106,8 +93,8 @@ static void put_mix_legend(const struct ot_bench *bench, struct ot_string_builde
         if (!shown)
             continue;
         put(out, "<li>");
-        ot_svg_marker_key(out, mix);
-        ot_svg_escape(out, ot_bench_mix_at(mix)->name);
+        ot_plot_marker_key(out, mix);
+        ot_page_escape(out, ot_bench_mix_at(mix)->name);
         put(out, "</li>\n");
     }
     put(out, "</ul>\n");
@@ -123,8 +110,8 @@ static void put_time_legend(const struct ot_bench *bench, struct ot_string_build
         if (seconds == 0)
             continue;
         put(out, "<li>");
-        ot_svg_fill_key(out, time);
-        ot_svg_escape(out, ot_bench_time_name(time));
+        ot_plot_fill_key(out, time);
+        ot_page_escape(out, ot_bench_time_name(time));
         put(out, "</li>\n");
     }
     put(out, "</ul>\n");
@@ -166,7 +153,6 @@ static void put_prediction(const struct ot_bench *bench, struct ot_string_builde
 
 /* ---- the table ---- */
 
-/* Columns, with where a heading may break. Narrow screens show the name above each number instead. */
 enum column {
     MIX,
     TOKENS,
@@ -183,28 +169,24 @@ enum column {
     RATE,
     COLUMNS
 };
-static const struct {
-    const char *lines[2], *name;
-} columns[COLUMNS] = {
-    [MIX] = {{"homes", NULL}, "homes"},
-    [TOKENS] = {{"tokens", "a step"}, "tokens a step"},
-    [MICRO] = {{"micro-", "batches"}, "micro-batches"},
-    [BUDGET] = {{"gpu", "budget"}, "gpu budget"},
-    [PEAK] = {{"gpu", "peak"}, "gpu peak"},
-    [PINNED] = {{"pinned", "host"}, "pinned host"},
-    [RESIDENT] = {{"process", "peak"}, "process peak"},
-    [HELD] = {{"nvme", "held"}, "nvme held"},
-    [MOVED] = {{"nvme moved", "a step"}, "nvme moved a step"},
-    [TIME] = {{"time of", "a step"}, "time of a step"},
-    [SPREAD] = {{"fastest to slowest", "(of steps)"}, "fastest to slowest (of steps)"},
-    [PREDICTED] = {{"pre-", "dicted"}, "predicted"},
-    [RATE] = {{"tokens", "a second"}, "tokens a second"},
+static const char *const columns[COLUMNS] = {
+    [MIX] = "homes",
+    [TOKENS] = "tokens\na step",
+    [MICRO] = "micro-\nbatches",
+    [BUDGET] = "gpu\nbudget",
+    [PEAK] = "gpu\npeak",
+    [PINNED] = "pinned\nhost",
+    [RESIDENT] = "process\npeak",
+    [HELD] = "nvme\nheld",
+    [MOVED] = "nvme moved\na step",
+    [TIME] = "time of\na step",
+    [SPREAD] = "fastest to slowest\n(of steps)",
+    [PREDICTED] = "predicted",
+    [RATE] = "tokens\na second",
 };
 
 static void put_cell(struct ot_string_builder *out, enum column column, const char *text) {
-    ot_string_append_format(out, "<td data-name=\"%s\">", columns[column].name);
-    ot_svg_escape(out, text);
-    put(out, "</td>");
+    ot_page_cell(out, columns[column], text);
 }
 
 static void put_bytes(struct ot_string_builder *out, enum column column, int64_t bytes) {
@@ -235,8 +217,8 @@ static void put_row(const struct ot_bench *bench, int index, bool nvme, struct o
     const struct ot_bench_result *r = &bench->results[index];
     char text[SPREAD_BYTES], count[OT_TEXT_BYTES];
     bool front = ot_bench_is_on_front(bench, index);
-    ot_string_append_format(out, "<tr><td%s>%s%s</td>", front ? " class=\"front\"" : "", front ? "★ " : "",
-                            ot_bench_mix_at(r->point.mix)->name);
+    snprintf(text, sizeof text, "%s%s", front ? "★ " : "", ot_bench_mix_at(r->point.mix)->name);
+    ot_page_begin_row(out, front ? "front" : NULL, text);
     put_cell(out, TOKENS, ot_text_count(r->point.step_tokens, count));
     snprintf(text, sizeof text, "%lld x %lld", (long long)r->micro_batches,
              (long long)(r->micro_sequences * r->point.sequence_tokens));
@@ -253,7 +235,7 @@ static void put_row(const struct ot_bench *bench, int index, bool nvme, struct o
     put_cell(out, SPREAD, text_spread(r, text));
     put_cell(out, PREDICTED, r->predicted_seconds > 0 ? ot_bench_seconds(r->predicted_seconds, text) : "-");
     put_cell(out, RATE, ot_text_count((int64_t)r->tokens_per_second, count));
-    put(out, "</tr>\n");
+    ot_page_end_row(out);
 }
 
 static void put_table(const struct ot_bench *bench, struct ot_string_builder *out) {
@@ -262,17 +244,15 @@ static void put_table(const struct ot_bench *bench, struct ot_string_builder *ou
         "<h2>All points</h2>\n<p>★: the plan is on the Pareto front of its step size: no other plan takes "
         "less device memory and less time. The time of a step is the median of the measured steps. A "
         "micro-batch is computed at once; the table shows the number of micro-batches and the tokens of "
-        "each.</p>\n<div class=\"wide\" tabindex=\"0\">\n<table>\n<thead><tr>");
+        "each.</p>\n");
+    const char *shown[COLUMNS];
     for (int c = 0; c < COLUMNS; c++)
-        if (nvme || (c != HELD && c != MOVED))
-            ot_string_append_format(out, "<th>%s%s%s</th>", columns[c].lines[0],
-                                    columns[c].lines[1] ? "<br>" : "",
-                                    columns[c].lines[1] ? columns[c].lines[1] : "");
-    put(out, "</tr></thead>\n<tbody>\n");
+        shown[c] = nvme || (c != HELD && c != MOVED) ? columns[c] : NULL;
+    ot_page_begin_table(out, shown, COLUMNS);
     for (int i = 0; i < bench->n; i++)
         if (bench->results[i].status == OT_BENCH_DONE)
             put_row(bench, i, nvme, out);
-    put(out, "</tbody>\n</table>\n</div>\n");
+    ot_page_end_table(out);
 }
 
 static const char *why_left_out(const struct ot_bench_result *r) {
@@ -299,13 +279,11 @@ static void put_left_out(const struct ot_bench *bench, struct ot_string_builder 
         if (!first)
             continue;
         put(out, "<li>");
-        ot_svg_escape(out, why_left_out(&results[i]));
+        ot_page_escape(out, why_left_out(&results[i]));
         put(out, "<ul>\n");
         for (int j = i; j < bench->n; j++)
             if (have_one_reason(&results[i], &results[j])) {
-                put(out, "<li>");
-                ot_svg_escape(out, ot_bench_label(&results[j].point, label));
-                put(out, "</li>\n");
+                ot_page_put(out, "li", ot_bench_label(&results[j].point, label));
             }
         put(out, "</ul></li>\n");
     }
@@ -336,7 +314,6 @@ void ot_bench_put_page(const struct ot_bench *bench, struct ot_string_builder *o
         put_table(bench, out);
     }
     put_left_out(bench, out);
-    put(out, "<footer><p>Written by offload-train " OT_VERSION
-             " with the numbers of bench.csv and bench.json beside it."
-             "</p></footer>\n</body>\n</html>\n");
+    ot_page_end(out, "Written by offload-train " OT_VERSION
+                     " with the numbers of bench.csv and bench.json beside it.");
 }

@@ -120,9 +120,14 @@ static struct memory_use measure_memory(const struct ot_report *r) {
 }
 
 static double flops_per_second(const struct ot_report *r, const struct ot_outcome *outcome) {
-    double rows = (double)ot_packing_rows(r->rows->train), tokens = (double)ot_packing_tokens(r->rows->train);
-    double per_token = ot_model_flops_per_token(r->session->model.built, tokens / rows);
+    double per_token = ot_rows_flops_per_token(r->rows, r->session->model.built);
     return outcome->whole_seconds > 0 ? per_token * (double)outcome->tokens / outcome->whole_seconds : 0;
+}
+
+/* Of the machine's rate of matrix products; 0: unknown. */
+static double roof_share(const struct ot_report *r, const struct ot_outcome *outcome) {
+    double roof = ot_forecast_roof(r->session);
+    return roof > 0 ? flops_per_second(r, outcome) / roof : 0;
 }
 
 /* Seconds of a step in the middle of the run; 0: the run was too short to have such a step. */
@@ -347,16 +352,18 @@ void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome)
         snprintf(eval, sizeof eval, " · eval %.4f -> %.4f", outcome->history.first.loss,
                  outcome->history.last.loss);
     double seconds = outcome->whole_seconds > 0 ? outcome->whole_seconds : 1;
-    char since[64] = "";
+    char since[64] = "", share[32] = "";
+    if (roof_share(r, outcome) > 0)
+        snprintf(share, sizeof share, ", roof %.0f %%", 100 * roof_share(r, outcome));
     if (r->resumed)
         snprintf(since, sizeof since, "since step %lld: ", (long long)outcome->first_step);
     ot_log(OT_LOG_INFO,
-           "done    %lld of %lld step%s · loss %.4f%s · %s%s tokens in %s · %s tok/s · %.1f GFLOP/s",
+           "done    %lld of %lld step%s · loss %.4f%s · %s%s tokens in %s · %s tok/s · %.1f GFLOP/s%s",
            (long long)outcome->steps, (long long)r->shape->lr.steps, ot_plural(r->shape->lr.steps),
            outcome->last_loss, eval, since, ot_text_short((double)outcome->tokens, tokens),
            ot_text_duration(outcome->whole_seconds, time),
            ot_text_count((int64_t)((double)outcome->tokens / seconds), rate),
-           flops_per_second(r, outcome) * 1e-9);
+           flops_per_second(r, outcome) * 1e-9, share);
     if (r->resumed)
         ot_log(OT_LOG_INFO, "        whole run: %lld steps, %s tokens in %s", (long long)outcome->steps,
                ot_text_short((double)(r->resumed->tokens + outcome->tokens), tokens),
@@ -406,6 +413,8 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
     ot_json_put_real(w, "sample_seconds", outcome->sample_seconds);
     ot_json_put_real(w, "loss", outcome->last_loss);
     ot_json_put_real(w, "flops_per_s", flops_per_second(r, outcome));
+    if (roof_share(r, outcome) > 0)
+        ot_json_put_real(w, "roof_share", roof_share(r, outcome));
     ot_json_put_int(w, "skipped", ot_loss_guard_skipped(&outcome->counts));
     ot_json_put_int(w, "spikes", outcome->counts.spikes);
     ot_json_put_bool(w, "interrupted", outcome->interrupted);

@@ -188,6 +188,10 @@ out:
     return rc;
 }
 
+double ot_forecast_roof(const struct ot_session *s) {
+    return s->plan.forecast.costs.rates.product_flops * ot_shard_ranks(&s->ranks.shard);
+}
+
 void ot_forecast_free(struct ot_forecast *f) {
     ot_trace_close(f->trace);
     ot_schedule_free(&f->schedule);

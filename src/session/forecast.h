@@ -42,6 +42,9 @@ int ot_forecast_make(struct ot_session *session, struct ot_plan_request *request
  * of an answer. Lanes count as overlapping fully. Errors: OT_E_BUDGET, OT_E_USAGE. */
 int ot_forecast_passes(const struct ot_chain *chain, const struct ot_plan *plan, const struct ot_costs *costs,
                        double *micro_batch, double *token);
+/* The machine's own roof: FLOP/s of the matrix products of a layer, as the probe has measured them, times the
+ * ranks. 0: not measured (--no-forecast). */
+double ot_forecast_roof(const struct ot_session *session);
 void ot_forecast_free(struct ot_forecast *forecast);
 
 /* ---- the second forecast ---- */

@@ -75,7 +75,7 @@ static double plain(double value) {
 }
 
 struct texts { /* the numbers of a line, formatted */
-    char rate[OT_TEXT_BYTES], first[96], compared[48];
+    char rate[OT_TEXT_BYTES], first[96], compared[48], roof[24];
 };
 
 static struct texts format_numbers(const struct ot_progress *progress, const struct ot_step_report *step,
@@ -91,6 +91,8 @@ static struct texts format_numbers(const struct ot_progress *progress, const str
     if (step->compares)
         snprintf(t.compared, sizeof t.compared, " margin %.3f right %.0f %%",
                  step->compared.chosen - step->compared.rejected, 100 * step->compared.right);
+    if (step->roof_share > 0)
+        snprintf(t.roof, sizeof t.roof, " roof %.0f %%", 100 * step->roof_share);
     if (step->skipped)
         snprintf(t.first + used, sizeof t.first - (size_t)used, " skipped: %s",
                  ot_loss_guard_reason(step->skipped));
@@ -104,9 +106,10 @@ void ot_progress_line(const struct ot_progress *progress, const struct ot_step_r
     struct texts t = format_numbers(progress, step, left);
     char total[OT_TEXT_BYTES], gpu[OT_TEXT_BYTES], host[OT_TEXT_BYTES];
     int width = snprintf(total, sizeof total, "%" PRId64, progress->steps);
-    int used = snprintf(
-        line, OT_PROGRESS_LINE_BYTES, "step %*" PRId64 "/%s%s loss %.4f%s |g| %.3g lr %.2e %s tok/s", width,
-        step->step, total, t.first, plain(step->loss), t.compared, plain(step->grad_norm), step->lr, t.rate);
+    int used =
+        snprintf(line, OT_PROGRESS_LINE_BYTES,
+                 "step %*" PRId64 "/%s%s loss %.4f%s |g| %.3g lr %.2e %s tok/s%s", width, step->step, total,
+                 t.first, plain(step->loss), t.compared, plain(step->grad_norm), step->lr, t.rate, t.roof);
     if (step->gpu_bytes != progress->told_gpu_bytes || step->host_bytes != progress->told_host_bytes)
         snprintf(line + used, (size_t)(OT_PROGRESS_LINE_BYTES - used), " gpu %s host %s",
                  ot_text_bytes((int64_t)step->gpu_bytes, gpu),
@@ -124,8 +127,8 @@ void ot_progress_bar(const struct ot_progress *progress, const struct ot_step_re
         bar[i] = i < done ? '#' : '.';
     bar[WIDTH] = '\0';
     snprintf(line, OT_PROGRESS_LINE_BYTES,
-             "[%s] %" PRId64 "/%" PRId64 "%s loss %.4f%s %s tok/s |g| %.3g lr %.2e", bar, step->step,
-             progress->steps, t.first, plain(step->loss), t.compared, t.rate, plain(step->grad_norm),
+             "[%s] %" PRId64 "/%" PRId64 "%s loss %.4f%s %s tok/s%s |g| %.3g lr %.2e", bar, step->step,
+             progress->steps, t.first, plain(step->loss), t.compared, t.rate, t.roof, plain(step->grad_norm),
              step->lr);
 }
 

@@ -50,8 +50,8 @@ bool ot_progress_add(struct ot_progress *progress, const struct ot_step_report *
 double ot_progress_seconds_left(const struct ot_progress *progress, int64_t step, struct ot_run_counts left);
 
 enum { OT_PROGRESS_LINE_BYTES = 384 };
-/* "step  44/264 ETA 2h40m loss 0.538 |g| 1.3 lr 9.5e-06 1,517 tok/s gpu 14.7 GiB host 43.2 GiB"; memory only
- * if it is not as in the last line. */
+/* "step  44/264 ETA 2h40m loss 0.538 |g| 1.3 lr 9.5e-06 1,517 tok/s roof 62 % gpu 14.7 GiB host 43.2 GiB";
+ * the roof only if it is known, memory only if it is not as in the last line. */
 void ot_progress_line(const struct ot_progress *progress, const struct ot_step_report *step,
                       struct ot_run_counts left, char line[OT_PROGRESS_LINE_BYTES]);
 /* "[###.................] 44/264 ETA 2h40m loss 0.538 1,517 tok/s ..." */

@@ -11,6 +11,7 @@
 #include "src/data/data_files.h"
 #include "src/data/source.h"
 #include "src/session/chat_choice.h"
+#include "src/session/forecast.h"
 
 static void show_progress(void *context, int64_t bytes_read, int64_t bytes_total) {
     char line[160];
@@ -253,6 +254,16 @@ int64_t ot_rows_bytes(const struct ot_rows *rows) {
     bytes += rows->train ? ot_packing_bytes(rows->train) : 0;
     bytes += rows->eval ? ot_packing_bytes(rows->eval) : 0;
     return (int64_t)bytes;
+}
+
+double ot_rows_flops_per_token(const struct ot_rows *rows, const struct ot_model *model) {
+    double tokens = (double)ot_packing_tokens(rows->train), n = (double)ot_packing_rows(rows->train);
+    return ot_model_flops_per_token(model, tokens / n);
+}
+
+double ot_rows_at_roof(const struct ot_rows *rows, const struct ot_session *session) {
+    double roof = ot_forecast_roof(session);
+    return roof > 0 ? ot_rows_flops_per_token(rows, session->model.built) / roof : 0;
 }
 
 struct ot_data_fingerprint ot_rows_fingerprint(const struct ot_rows *rows) {

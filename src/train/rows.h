@@ -32,6 +32,10 @@ struct ot_rows {
 int ot_rows_open(const struct ot_session *session, int64_t seq_len, struct ot_rows *out);
 void ot_rows_close(struct ot_rows *rows);
 int64_t ot_rows_bytes(const struct ot_rows *rows); /* memory held */
+/* FLOPs of a token of these rows, forward and backward, as MFU counts them (models/model.h). */
+double ot_rows_flops_per_token(const struct ot_rows *rows, const struct ot_model *model);
+/* Seconds that a token of these rows would take at the machine's roof (forecast.h); 0: unknown. */
+double ot_rows_at_roof(const struct ot_rows *rows, const struct ot_session *session);
 /* The fingerprint of --data, and of its mixture. */
 struct ot_data_fingerprint ot_rows_fingerprint(const struct ot_rows *rows);
 

@@ -105,6 +105,20 @@ static int64_t find_whole_lines(int fd, int64_t bytes) {
     return bytes;
 }
 
+/* False: another run has the lock. `watch` holds it for an instant (src/view/history.c), so it is tried more
+ * than once. */
+static bool take_lock(int fd) {
+    const struct timespec pause = {.tv_nsec = 20000000};
+    for (int i = 0; i < 5 && flock(fd, LOCK_EX | LOCK_NB) < 0; i++) {
+        if (errno != EWOULDBLOCK)
+            return true; /* a file system without locks */
+        if (i == 4)
+            return false;
+        nanosleep(&pause, NULL);
+    }
+    return true;
+}
+
 /* Opens and locks log.jsonl. The log stays open as long as the run, so its lock keeps a second run out of the
  * same output directory, where it would replace the result of the first. Two runs with the default name of
  * --out, for example, share a directory. A file system without locks gives no such protection. */
@@ -117,7 +131,7 @@ static int open_alone(struct ot_run_log *log, const char *dir, int64_t keep_byte
             log->path);
     if (fd < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", log->path);
-    if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
+    if (!take_lock(fd)) {
         close(fd);
         return ot_fail(OT_E_INPUT, "%s: another run is writing this output; choose another with --out", dir);
     }
@@ -232,6 +246,15 @@ int ot_run_log_resume(struct ot_run_log *log, int64_t step, const char *checkpoi
     return ot_run_log_end(log);
 }
 
+void ot_run_log_fail(struct ot_run_log *log, const struct ot_error *why) {
+    if (log->fd < 0)
+        return;
+    struct ot_json_writer *w = ot_run_log_begin(log, "failed");
+    ot_json_put_text(w, "error", why->text);
+    ot_json_put_int(w, "exit_code", why->code);
+    (void)ot_run_log_end(log); /* the caller reports an error already */
+}
+
 void ot_run_log_put_means(struct ot_json_writer *w, const struct ot_compare_means *means) {
     ot_json_put_real(w, "reward_chosen", means->chosen);
     ot_json_put_real(w, "reward_rejected", means->rejected);
@@ -253,6 +276,8 @@ int ot_run_log_step(struct ot_run_log *log, const struct ot_step_report *report)
     ot_json_put_int(w, "trained_tokens", report->trained_tokens);
     ot_json_put_real(w, "tokens_per_s", report->seconds > 0 ? (double)report->tokens / report->seconds : 0);
     ot_json_put_real(w, "seconds", report->seconds);
+    if (report->roof_share > 0)
+        ot_json_put_real(w, "roof_share", report->roof_share);
     ot_json_put_int(w, "gpu_bytes", (int64_t)report->gpu_bytes);
     ot_json_put_int(w, "host_bytes", (int64_t)report->host_bytes);
     if (report->nvme_read_bytes || report->nvme_written_bytes) {

@@ -11,8 +11,9 @@
  *   step        step, epoch, loss, [reward_chosen, reward_rejected, reward_margin, reward_accuracy]
  *               (objectives that compare answers: kernels/ops_compare.h), grad_norm, clipped_norm, lr,
  *               tokens, trained_tokens, tokens_per_s,
- *               seconds, gpu_bytes, host_bytes (in use), [nvme_read_bytes], [nvme_written_bytes] (since the
- *               step before), [loss_scale] (fp16), [skipped] (why), [spike]
+ *               seconds, [roof_share] (FLOP/s as a share of the machine's matrix products: help
+ *               dashboards), gpu_bytes, host_bytes (in use), [nvme_read_bytes], [nvme_written_bytes] (since
+ *               the step before), [loss_scale] (fp16), [skipped] (why), [spike]
  *   predicted_again   from_step, to_step (measured), first_step_seconds (predicted before step 1),
  *               step_seconds, busy_seconds, exposed_seconds, exposed_host_seconds
  *   eval        step, loss, [reward_chosen, ...] or perplexity, accuracy, trained_tokens, rows, seconds; with
@@ -24,7 +25,8 @@
  *   sample      step, prompt, text: an answer to a held-out row, at the end
  *   trace       file, steps, left_out, seconds, busy_seconds, exposed_seconds, exposed_host_seconds
  *   done        steps, tokens, seconds (all: step_seconds, eval_seconds, save_seconds, result_seconds,
- *               sample_seconds and the rest), loss, flops_per_s, skipped, spikes, interrupted,
+ *               sample_seconds and the rest), loss, flops_per_s, [roof_share], skipped, spikes,
+ *               interrupted,
  *               [stopped_early], [resumed_after], [checkpoint], [last_eval_step], [last_eval],
  *               [last_accuracy], [best_eval_step], [best_eval], [best_accuracy] (by --eval-metric),
  *               [last_match], [last_execution], [best_match], [best_execution] (--eval-generate),
@@ -34,6 +36,7 @@
  *               shadow_committed, shadow_dropped (tiles, of this rank), gpu_planned_bytes, gpu_used_bytes,
  *               host_planned_bytes, host_used_bytes, nvme_planned_bytes, nvme_used_bytes,
  *               process_peak_bytes, [out]
+ *   failed      error, exit_code: the run ended without "done"
  *
  * Every line is flushed, so that the log of a killed run ends with its last step.
  *
@@ -54,6 +57,7 @@
 #include <stdint.h>
 
 #include "offload/engine/engine.h"
+#include "src/base/error.h"
 #include "src/base/json.h"
 
 struct ot_run_log;
@@ -78,6 +82,9 @@ void ot_run_log_close(struct ot_run_log *log); /* NULL is fine */
 void ot_run_log_follow(struct ot_run_log *log, bool has_file,
                        void (*follow)(void *context, const char *line, size_t bytes), void *context);
 
+/* Writes "failed", for the error that ends the run, unless no file is open. */
+void ot_run_log_fail(struct ot_run_log *log, const struct ot_error *why);
+
 /* To write an event: begin it, fill it through the returned writer, end it. One event at a time.
  * ot_run_log_end writes the line. Errors: OT_E_IO (the disk is full; an earlier write to stdout failed),
  * OT_E_BUDGET. */
@@ -92,7 +99,8 @@ struct ot_step_report {
     int64_t step, tokens, trained_tokens;
     double epoch; /* passes over the data so far */
     double loss, grad_norm, clipped_norm, lr, seconds;
-    bool compares; /* the objective compares answers */
+    double roof_share; /* 0: unknown */
+    bool compares;     /* the objective compares answers */
     struct ot_compare_means compared;
     size_t gpu_bytes, host_bytes;                /* in use */
     int64_t nvme_read_bytes, nvme_written_bytes; /* since the step before */

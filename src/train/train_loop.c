@@ -37,14 +37,14 @@ struct loop {
     struct ot_loss_guard guard;
     struct ot_forecast_again again;
     int64_t submitted, done;
-    int64_t eval_at;  /* the loop evaluates after this step, and submits no later step before that */
-    int64_t tune_at;  /* the loop tunes after this step, likewise; 0: never, or done */
-    int64_t save_at;  /* the loop begins a checkpoint after this step, likewise */
-    int64_t best_at;  /* the loop begins to save the best state after this step, likewise */
-    double last_eval; /* when it was made */
-    double started;
-    double step_seconds;         /* of the last step */
-    int64_t filled_from;         /* the step after which the engine was last drained */
+    int64_t eval_at;           /* the loop evaluates after this step, and submits no later step before that */
+    int64_t tune_at;           /* the loop tunes after this step, likewise; 0: never, or done */
+    int64_t save_at;           /* the loop begins a checkpoint after this step, likewise */
+    int64_t best_at;           /* the loop begins to save the best state after this step, likewise */
+    double last_eval, started; /* times of the last evaluation, and of the loop's begin */
+    double step_seconds;       /* of the last step */
+    int64_t filled_from;       /* the step after which the engine was last drained */
+    double at_roof;            /* seconds of a token (rows.h); 0: unknown */
     struct ot_store_usage moved; /* total up to the last step */
     unsigned found_requests;     /* of all ranks, from the results of steps; not acted on yet */
     struct ot_error log_error;   /* the log could not be written: all save and stop, then it is returned */
@@ -128,6 +128,7 @@ static int record_step(struct loop *l, const struct flight *flight, const struct
                                     .clipped_norm = result->clipped_norm,
                                     .lr = flight->lr,
                                     .seconds = result->seconds,
+                                    .roof_share = l->at_roof * (double)flight->tokens / result->seconds,
                                     .gpu_bytes = usage.used_bytes,
                                     .host_bytes = usage.pinned_bytes + (size_t)ot_rows_bytes(l->of->rows),
                                     .nvme_read_bytes = moved.read_bytes - l->moved.read_bytes,
@@ -560,6 +561,7 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out,
     int rc;
     OT_TRY_GOTO(ot_batcher_open(&config, &l.batcher), rc, out);
     l.best_at = INT64_MAX;
+    l.at_roof = ot_rows_at_roof(of->rows, of->session);
     l.calendar = (struct ot_run_calendar){o, of->shape, of->rows->eval != NULL, of->saver != NULL};
     ot_progress_open(&l.progress, of->shape->lr.steps, o->log_every, ot_log_is_terminal(), of->times);
     OT_TRY_GOTO(enter(&l), rc, out);

@@ -61,8 +61,13 @@ class Train(program.ProgramTest):
         self.train("rec2", "--steps", "2", *constant)
         self.train("rec2", "--steps", "4", *constant, "--resume", self.path("rec2/checkpoints"))
         self.train("rec3", "--steps", "6", forecast=True)
+        wild = ["--dtype", "fp16", "--lr", "1", "--weight-decay", "1", "--max-skips", "1", "--eval-fraction", "0"]
+        failed = program.run("train", *SMALL, "--data", self.rows, "--out", self.path("rec4"), "--no-forecast", *wild)
+        end = self.log("rec4")[-1]
+        self.assertEqual((failed.code, end["event"], end["exit_code"]), (7, "failed", 7))
+        self.assertIn(f"error: {end['error']}", failed.err)
         seen, times = set(), []
-        for record in self.log("rec") + self.log("rec2") + self.log("rec3"):
+        for record in self.log("rec") + self.log("rec2") + self.log("rec3") + self.log("rec4"):
             event = record.pop("event")
             seen.add(event)
             self.assertRegex(record["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
@@ -285,6 +290,12 @@ class Train(program.ProgramTest):
         self.assertEqual(rate, f"{int(done['tokens'] / done['seconds']):,}")
         a_token = prediction["model_flops"] / (prediction["tokens_per_s"] * prediction["step_seconds"])
         self.assertAlmostEqual(done["flops_per_s"] * done["seconds"] / done["tokens"] / a_token, 1, delta=0.2)
+        share_of_flops = 1 / prediction["rates"]["product_flops_per_s"]
+        self.assertAlmostEqual(done["roof_share"] / done["flops_per_s"] / share_of_flops, 1, places=6)
+        a_token = done["flops_per_s"] * done["seconds"] / done["tokens"]
+        for step in (event for event in log if event["event"] == "step"):
+            self.assertAlmostEqual(step["roof_share"] / step["tokens_per_s"] / a_token / share_of_flops, 1, places=6)
+        self.assertRegex(result.err, r"\nstep .* tok/s roof \d+ % gpu .*\n(.*\n)*done .* GFLOP/s, roof \d+ %\n")
 
     def test_a_wrong_prediction_is_made_again(self):
         """The rates of the cache file say that a task takes 50 ms to start. Two full steps after the warm-up show that

@@ -382,10 +382,10 @@ static void unknown_names_get_the_nearest_spelling(void **state) {
     refuse("verify a --threads 2", "--threads has no effect with verify");
     refuse("export a", "export needs --out");
     refuse("export --out b", "export needs a directory");
-    refuse("train a --data b --dir c", "--dir has no effect with train; it belongs to verify, export");
+    refuse("train a --data b --dir c", "no effect with train; it belongs to verify, export, watch, report");
     refuse("zzzzzzz m",
            "the commands are train, generate, eval, tokenize, probe, plan, bench, verify, export, "
-           "merge, quantize, comm-test, download and migrate");
+           "merge, quantize, comm-test, download, migrate, watch and report");
     char line[600] = BASE "--";
     memset(line + strlen(line), 'q', 400);
     refuse(line, "unknown option --qqq");

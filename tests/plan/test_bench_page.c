@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "src/base/random.h"
+#include "src/page/plot.h"
 #include "src/plan/bench_page.h"
 #include "src/plan/bench_plot.h"
 
@@ -124,7 +125,7 @@ static void a_page_has_its_pictures_and_all_points(void **state) {
     assert_int_equal(count(page, "short by 1 MiB"), 1);
     assert_int_equal(count(page, "(of steps)\">450 ms to 750 ms (8)</td>"),
                      1);                                                   /* the spread: in the table, */
-    assert_int_equal(count(page, "stroke=\"#111\"/>"), 2 * 5);             /* in each of two pictures, */
+    assert_int_equal(count(page, "class=\"spread\""), 2 * 5);              /* in each of two pictures, */
     assert_int_equal(count(page, " a step (450 ms to 750 ms), peak "), 2); /* and where the mouse points */
     assert_int_equal(count(page, "width=device-width"), 1);
     assert_int_equal(count(page, "@media screen and (max-width:52rem)"), 1); /* a point is a block there */
@@ -202,22 +203,22 @@ static void ticks_are_few_and_round(void **state) {
         bool logarithmic = seed % 2;
         double low = pow(10, -6 + 12 * ot_random_unit(seed, 3, 0));
         double ratio = 1.05 * pow(10, 8 * ot_random_unit(seed, 3, 1));
-        struct ot_svg_axis axis = {low, low * ratio, 0, 300, logarithmic};
-        double ticks[OT_SVG_MOST_TICKS];
-        int n = ot_svg_ticks(&axis, ticks);
-        assert_in_range(n, 2, OT_SVG_MOST_TICKS);
+        struct ot_plot_axis axis = {low, low * ratio, 0, 300, logarithmic};
+        double ticks[OT_PLOT_MOST_TICKS];
+        int n = ot_plot_ticks(&axis, ticks);
+        assert_in_range(n, 2, OT_PLOT_MOST_TICKS);
         for (int i = 0; i < n; i++) {
-            double at = ot_svg_at(&axis, ticks[i]),
+            double at = ot_plot_at(&axis, ticks[i]),
                    digits = ticks[i] / pow(10, floor(log10(ticks[i]) + 1e-9));
             assert_true(at > -0.01 && at < 300.01);
             assert_true(i == 0 || ticks[i] > ticks[i - 1]);
             assert_true(fabs(digits * 100 - round(digits * 100)) < 1e-4);
         }
     }
-    struct ot_svg_axis zero = {0, 0.7, 200, 0, false};
-    double ticks[OT_SVG_MOST_TICKS];
-    assert_true(ot_svg_ticks(&zero, ticks) >= 3 && ticks[0] == 0 && !signbit(ticks[0]));
-    assert_true(ot_svg_at(&zero, 0) == 200 && fabs(ot_svg_at(&zero, 0.35) - 100) < 1e-9);
+    struct ot_plot_axis zero = {0, 0.7, 200, 0, false};
+    double ticks[OT_PLOT_MOST_TICKS];
+    assert_true(ot_plot_ticks(&zero, ticks) >= 3 && ticks[0] == 0 && !signbit(ticks[0]));
+    assert_true(ot_plot_at(&zero, 0) == 200 && fabs(ot_plot_at(&zero, 0.35) - 100) < 1e-9);
 }
 
 static void errors_of_predictions(void **state) {

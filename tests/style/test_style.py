@@ -19,7 +19,7 @@ ORDER = [["src/base"], ["kernels"], ["kernels/cpu", "kernels/cuda tests/emu test
          ["offload/comm", "offload/topology", "src/tokenizer"], ["offload/store", "offload/comm/plugins", "src/jinja", "src/hub"], ["models", "offload/plan"],
          ["src/gguf", "src/migrate"],
          ["offload/schedule", "src/files", "src/machine", "src/options"], ["offload/predict"],
-         ["offload/engine", "offload/probe"], ["src/data", "src/judge", "src/dashboard"], ["src/checkpoint"], ["src/session"],
+         ["offload/engine", "offload/probe"], ["src/data", "src/judge", "src/dashboard", "src/page"], ["src/view"], ["src/checkpoint"], ["src/session"],
          ["src/quantize", "src/train"], ["src/report"], ["src/plan"], ["src/cli"]]
 LEVELS = {folder: (level, room) for level, rooms in enumerate(ORDER) for room in rooms for folder in room.split()}
 # Folders that may include the headers of the CUDA toolkit, or the emulator's in their place.

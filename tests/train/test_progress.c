@@ -43,6 +43,11 @@ static void lines_have_the_time_left_first(void **state) {
     point.host_bytes++;
     ot_progress_line(&p, &point, none, line);
     assert_non_null(strstr(line, " tok/s gpu 64.0 MiB host 3.0 MiB"));
+    point.roof_share = 0.6249;
+    ot_progress_line(&p, &point, none, line);
+    assert_non_null(strstr(line, " tok/s roof 62 % gpu 64.0 MiB"));
+    ot_progress_bar(&p, &point, none, line);
+    assert_non_null(strstr(line, " tok/s roof 62 % |g| 1.3"));
     point.skipped = OT_SKIP_OVERFLOW;
     ot_progress_line(&p, &point, none, line);
     assert_memory_equal(line, "step  44/264 ETA 7m20s skipped: gradient too large for fp16", 59);
