@@ -191,7 +191,7 @@ static void test_all_that_tokens_depend_on_is_in_the_key(void **state) {
 
 static void test_changed_files_are_read_again(void **state) {
     struct data_fixture *f = *state;
-    char first[700], second[700];
+    char first[720], second[720];
     put_rows(f, 'p');
     ot_dataset_close(load_cached(f));
     assert_int_equal(count_caches(first), 1);
@@ -205,6 +205,9 @@ static void test_changed_files_are_read_again(void **state) {
     ot_dataset_close(load_data(f)); /* removes the stale ones */
     assert_int_equal(count_caches(second), 1);
     assert_string_not_equal(first, second);
+    strcat(first, ".lock");
+    strcat(second, ".lock");
+    assert_true(access(first, F_OK) < 0 && access(second, F_OK) == 0);
     ot_dataset_close(memory);
 }
 
