@@ -53,6 +53,7 @@ static void check_same(const struct ot_dataset *a, const struct ot_dataset *b) {
     struct ot_data_fingerprint p = ot_dataset_fingerprint(a), q = ot_dataset_fingerprint(b);
     assert_true(is_same_print(&p, &q));
     assert_int_equal(ot_dataset_sources(a), ot_dataset_sources(b));
+    assert_int_equal(ot_dataset_source_begin(b, ot_dataset_sources(b)), ot_dataset_rows(b));
     for (int s = 0; s <= ot_dataset_sources(a); s++)
         assert_int_equal(ot_dataset_source_begin(a, s), ot_dataset_source_begin(b, s));
     assert_int_equal(ot_dataset_rows(a), ot_dataset_rows(b));
@@ -108,6 +109,8 @@ static void test_a_cache_is_the_dataset(void **state) {
         const char *x = ot_dataset_json(memory, i, &a), *y = ot_dataset_json(found, i, &b);
         assert_int_equal(a, b);
         assert_memory_equal(x, y, a);
+        assert_memory_equal(x, "{\"prompt\": \"p", 13);
+        assert_memory_equal(x + a - 2, "\"}", 2);
     }
     assert_int_equal(count_caches(name), 1);
     assert_true(ot_dataset_bytes(memory) > 4 * 64 * ROWS / 4);
@@ -209,6 +212,26 @@ static void test_changed_files_are_read_again(void **state) {
     strcat(second, ".lock");
     assert_true(access(first, F_OK) < 0 && access(second, F_OK) == 0);
     ot_dataset_close(memory);
+}
+
+/* Each file of a directory counts. */
+static void test_a_directory_is_all_its_files(void **state) {
+    struct data_fixture *f = *state;
+    char name[720], dir[600];
+    snprintf(dir, sizeof dir, "%s/rows", f->folder);
+    assert_int_equal(mkdir(dir, 0777), 0);
+    static const char *const names[] = {"rows/a.jsonl", "rows/b.jsonl", "rows/c.jsonl"};
+    put_data(f, names[0], "{\"text\": \"ab\"}\n", 15);
+    for (int changed = 0; changed < 3; changed++) { /* a second file, a third one, another second one */
+        put_data(f, names[changed == 1 ? 2 : 1],
+                 changed == 2 ? "{\"text\": \"ef\"}\n" : "{\"text\": \"cd\"}\n", 15);
+        f->config.path = dir;
+        struct ot_dataset *memory = load_data(f), *made = load_cached(f);
+        check_same(memory, made);
+        ot_dataset_close(memory);
+        ot_dataset_close(made);
+        assert_int_equal(count_caches(name), changed + 1);
+    }
 }
 
 static void test_nothing_is_made_without_leave(void **state) {
@@ -371,6 +394,7 @@ int main(void) {
         CACHE_TEST(test_all_kinds_of_rows),
         CACHE_TEST(test_all_that_tokens_depend_on_is_in_the_key),
         CACHE_TEST(test_changed_files_are_read_again),
+        CACHE_TEST(test_a_directory_is_all_its_files),
         CACHE_TEST(test_nothing_is_made_without_leave),
         CACHE_TEST(test_damage_is_found),
         CACHE_TEST(test_what_was_not_finished_is_made_again),

@@ -62,6 +62,14 @@ class ResumeWith(program.ProgramTest):
         self.assertEqual(self.steps(out, "loss"), self.steps("whole", "loss"))
         self.assertEqual(self.history(out), [{"step": 20, "changes": {"steps": ["20", "40"]}}])
         self.assertIsNone(self.history("whole"))
+        twice = self.copy("twice")
+        config = self.path("twice.json")
+        with open(config, "w", encoding="utf-8") as file:
+            json.dump({"steps": 24}, file)
+        self.go_on(twice, "--config", config, "--resume-with", "steps", "--save-end")
+        self.go_on(twice, "--resume-with", "steps=26,clip=2")
+        self.assertEqual(self.history(twice), [{"step": 20, "changes": {"steps": ["20", "24"]}},
+                                               {"step": 24, "changes": {"steps": ["24", "26"], "clip": ["1.0", "2.0"]}}])
         again = self.go_on(out, "--resume-with", "steps=40")
         self.assertIn("already finished", again.err)
         again = self.succeed("train", "--config", self.path(f"{out}/run.json"), "--out", self.path("again"), "--save-every", "never")
