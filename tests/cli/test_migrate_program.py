@@ -135,7 +135,7 @@ class Migrate(program.ProgramTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        os.makedirs(cls.path("sets"))
+        os.makedirs(cls.path("sets/b"))
         write_rows(cls.path("sets/one.jsonl"), sql_rows(30))
         write_rows(cls.path("sets/pairs.jsonl"), [{"prompt": "2 + 2 =", "good": f" {i}", "rejected": " 5"} for i in range(20)])
         cls.write("sets/dataset_info.json", {
@@ -232,6 +232,16 @@ class Migrate(program.ProgramTest):
             self.assertEqual(max(1, int(made["warmup"])), schedule["warmup_num_steps"])
             self.assertEqual(made["dtype"], "bf16" if resolved["bf16"]["enabled"] else "fp32")
 
+    def test_no_argument_that_transformers_writes_is_refused(self):
+        with open(os.path.join(program.GOLDEN, "migrate.json")) as file:
+            written = json.load(file)["defaults"][0]
+        objectives = {"TrainingArguments": None, "SFTConfig": None, "DPOConfig": "dpo", "KTOConfig": "kto"}
+        self.assertEqual(list(written), list(objectives))
+        for name, args in written.items():
+            said, command = self.migrate(self.write("written.json", args), "--from", "hf")
+            self.assertEqual(self.options(command).get("objective"), objectives[name])
+            self.assertGreater(len(said), 90)
+
     def test_disks_and_fp16(self):
         self.write("nvme.json", json.dumps(ZERO3_NVME).replace('"@"', json.dumps("/mnt/a disk")))
         said, command = self.migrate("nvme.json")
@@ -275,6 +285,9 @@ class Migrate(program.ProgramTest):
         self.assertEqual([options["home"], options["template"]], ["state=host,weights=host", "qwen2.5"])
         self.assertEqual(said["deepspeed"], ["used: its keys follow: z3.json"])
         self.assertIn("full.yaml says", said["gradient_clipping"][0])
+        same = self.write("sets/b/dataset_info.json", {"m": {"file_name": "m.json", "formatting": "sharegpt", "columns": {"messages": "messages"}}})
+        turns = LORA_SFT.replace("one, two", "m").replace("dataset_dir: sets", "dataset_dir: " + os.path.dirname(same))
+        self.assertNotIn("columns", self.options(self.migrate(self.write("same.yaml", turns))[1]))
         turns = LORA_SFT.replace("one, two", "turns").replace("dataset_dir: sets", "dataset_dir: " + self.path("sets"))
         options = self.options(self.migrate(self.write("turns.yaml", turns))[1])
         self.assertEqual([options["data"], options["columns"]], [self.path("sets/turns.json"), "conversations=talk,tools=helpers"])
@@ -331,6 +344,7 @@ class Migrate(program.ProgramTest):
                  ({"train_batch_size": 1.5}, "train_batch_size", "a whole number"),
                  ({"gradient_clipping": -1}, "gradient_clipping", "--clip -1: must be a number from 0"),
                  ({"gradient_clipping": "much"}, "gradient_clipping", "much is not a number"),
+                 ({"tensorboard": {"enabled": True, "output_path": "a\x7fb"}}, "tensorboard.output_path", "the value is not a text"),
                  ({"bf16": {"enabled": "yes"}}, "bf16.enabled", "yes is not a value"), ({"bf16": 5}, "bf16", "not"),
                  ({"train_batch_size": 900000000}, "train_batch_size", "more than 1e9 tokens")]
         for i, (config, key, words) in enumerate(cases):
@@ -383,6 +397,16 @@ class Migrate(program.ProgramTest):
         self.fail_with(USAGE, "lamb.json: scheduler.type: it is not available; use --schedule", *run, "--deepspeed", refused)
         said = self.succeed(*run, "--deepspeed", refused, "--schedule", "linear").err
         self.assertIn("scheduler.type: the command line says --schedule linear", said)
+
+    def test_the_record_of_a_run_has_what_the_file_became(self):
+        args = self.write("short.json", {"max_steps": 2, "learning_rate": 1e-3, "per_device_train_batch_size": 4, "max_length": 64})
+        self.succeed("train", "--model", "tiny-test", "--init", "random", "--data", self.rows, "--threads", "1", "--no-forecast",
+                     "--out", self.path("made"), "--hf-args", args)
+        with open(self.path("made/run.json")) as file:
+            run = json.load(file)
+        self.assertEqual([run["lr"], run["beta2"], run["steps"], run["tokens-per-step"], run["pack"], run["sources"]["lr"]],
+                         [0.001, 0.999, 2, 256, False, "config"])
+        self.assertNotIn("hf-args", run)
 
     def test_base64_and_files_that_are_none(self):
         run = ("train", *program.SMALL, "--data", self.rows, "--dry-run", "--no-forecast", "--device", "cpu", "--out", self.path("run"))
