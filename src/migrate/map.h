@@ -7,9 +7,9 @@
  *         default 5e-5
  *
  * A row begins with the names of a key: paths, as optimizer.params.lr, or datasets[].path for the keys of
- * the objects in a list; a name may end in * for all that begin so. Where another key, or a function, asks for the
- * value of a key, the names of its row are names of one key. The lines below are its clauses; the first one
- * that fits the value is taken:
+ * the objects in a list; a name may end in * for all that begin so. Where another key, or a function, asks
+ * for the value of a key, the names of its row are names of one key. The lines below are its clauses; the
+ * first one that fits the value is taken:
  *
  *     [VALUE ..]            the value is one of these; off: false, null, 0, "" and empty; <N: less than N
  *     (KEY=VALUE|VALUE ..)  another key has one of these values; != none of them. A key that the file lacks
