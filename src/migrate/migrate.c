@@ -49,9 +49,10 @@ static int walk_key(struct ot_migrating *m, struct ot_migrate_key *key, const ch
         return walk(m, key->value, key->name, path);
     if (type == OT_JSON_ARRAY && ot_map_has_inside(&m->map, path, true))
         return walk_list(m, key->value, key->name, path);
-    if (type == OT_JSON_NULL && m->program != OT_PROGRAM_DEEPSPEED)
+    bool is_block = ot_map_has_inside(&m->map, path, false) || ot_map_has_inside(&m->map, path, true);
+    if (type == OT_JSON_NULL && (is_block || m->program != OT_PROGRAM_DEEPSPEED))
         return ot_migrate_add_row(m, key, OT_MIGRATE_IGNORED, "null is the same as no key");
-    if (ot_map_has_inside(&m->map, path, false) || ot_map_has_inside(&m->map, path, true))
+    if (is_block)
         return ot_migrate_add_row(m, key, OT_MIGRATE_REFUSED, "it must be an object, or a list of objects");
     return add_unknown(m, key);
 }

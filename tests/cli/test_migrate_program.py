@@ -39,7 +39,8 @@ ZERO3_CPU = {**AUTO, "zero_optimization": {
     "stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": True}, "offload_param": {"device": "cpu", "pin_memory": True},
     "overlap_comm": True, "contiguous_gradients": True, "sub_group_size": 1e9, "reduce_bucket_size": "auto",
     "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto", "stage3_max_live_parameters": 1e9,
-    "stage3_max_reuse_distance": 1e9, "stage3_gather_16bit_weights_on_model_save": True}, "steps_per_print": 2000}
+    "stage3_max_reuse_distance": 1e9, "stage3_gather_16bit_weights_on_model_save": True}, "steps_per_print": 2000,
+             "activation_checkpointing": None}
 ZERO3_NVME = {"zero_optimization": {
     "stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "@", "buffer_count": 4, "fast_init": False},
     "offload_param": {"device": "nvme", "nvme_path": "@", "buffer_size": 1e8, "max_in_cpu": 1e9}},
