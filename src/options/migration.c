@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offload/comm/world.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/memory.h"
@@ -133,8 +134,8 @@ int ot_options_take_files(struct ot_options *options) {
     }
     if (!other && !request.files[OT_PROGRAM_DEEPSPEED])
         return 0;
-    int64_t gpus = options->gpus ? strtoll(options->gpus, NULL, 10) : 1;
-    request.ranks = (gpus > 0 ? gpus : 1) * (options->nodes > 0 ? options->nodes : 1);
+    int64_t gpus = options->gpus ? strtoll(options->gpus, NULL, 10) : 1; /* all: 0 */
+    request.ranks = (gpus > 0 && gpus <= OT_MAX_RANKS ? gpus : 1) * (options->nodes > 0 ? options->nodes : 1);
     OT_TRY(ot_migrate(&request, &options->migration));
     OT_TRY(ot_options_take_migration(options, &options->migration));
     return refuse(&options->migration);

@@ -233,6 +233,19 @@ class Migrate(program.ProgramTest):
             self.assertEqual(max(1, int(made["warmup"])), schedule["warmup_num_steps"])
             self.assertEqual(made["dtype"], "bf16" if resolved["bf16"]["enabled"] else "fp32")
 
+    def test_sizes_of_a_ds_config_are_those_of_the_trainer(self):
+        for config, words in (({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": "auto"}, None), ({"train_batch_size": 16}, None),
+                              ({"train_micro_batch_size_per_gpu": 4, "train_batch_size": "auto"},
+                               "train_micro_batch_size_per_gpu is 4, and 2 in args.yaml; set it"),
+                              ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps is 4, and 8 in args.yaml"),
+                              ({"train_batch_size": 32}, "train_batch_size is 32, and 16 in args.yaml")):
+            path = self.write("sizes.json", config)
+            said, command = self.migrate("--deepspeed", path, "--hf-args", "args.yaml", code=USAGE if words else 0)
+            self.assertEqual(self.options(command)["tokens-per-step"], "32768")
+            if words:
+                self.assertIn("refused: " + words, said[next(iter(config))][-1])
+        self.migrate(self.write("huge.json", {"train_micro_batch_size_per_gpu": 900000000, "gradient_accumulation_steps": 900000000}), code=USAGE)
+
     def test_no_argument_that_transformers_writes_is_refused(self):
         with open(os.path.join(program.GOLDEN, "migrate.json")) as file:
             written = json.load(file)["defaults"][0]
@@ -453,7 +466,7 @@ class Migrate(program.ProgramTest):
                 by_file = self.succeed("train", *small, option, self.path(name), cwd=self.folder).err
                 by_words = self.succeed("train", *small, *words, *(tokens if "tokens-per-step" in self.options(command) else []),
                                         cwd=self.folder).err
-                cut = re.compile(r"^(from|note) .*\n(        .*\n)*|, [0-9.]+ GiB free|· free on that disk.*|budget .*", re.M)
+                cut = re.compile(r"^(from|note|warning:) .*\n(        .*\n)*|, [0-9.]+ GiB free|· free on that disk.*|budget .*", re.M)
                 self.assertEqual(cut.sub("", by_file), cut.sub("", by_words))
 
 
