@@ -147,6 +147,7 @@ class Migrate(program.ProgramTest):
             "far": {"hf_hub_url": "org/set"}, "seen": {"file_name": "a.json", "columns": {"images": "image"}}})
         cls.write("z2.json", ZERO2)
         cls.write("z3.json", ZERO3_CPU)
+        cls.write("sft.yaml", LORA_SFT)
         cls.write("args.yaml", ARGS.replace("OUT", cls.path("out")))
         if "no libyaml" in program.run("migrate", cls.path("args.yaml")).err:
             raise unittest.SkipTest("this build has no libyaml; scripts/install-packages installs it")
@@ -246,6 +247,15 @@ class Migrate(program.ProgramTest):
                 self.assertIn("refused: " + words, said[next(iter(config))][-1])
         self.migrate(self.write("huge.json", {"train_micro_batch_size_per_gpu": 900000000, "gradient_accumulation_steps": 900000000}), code=USAGE)
 
+    def test_length_and_gpus_are_given_to_migrate(self):
+        said, command = self.migrate("args.yaml", "--seq-len", "512", "--gpus", "4")
+        options = self.options(command)
+        self.assertEqual([options[name] for name in ("seq-len", "gpus", "tokens-per-step")], ["512", "4", str(4 * 16 * 512)])
+        self.assertIn("64 sequences of 512, with 4 GPUs", said["gradient_accumulation_steps"][0])
+        said, command = self.migrate(self.path("sft.yaml"), "--seq-len", "512")
+        self.assertEqual(said["cutoff_len"], ["the command line says --seq-len 512"])
+        self.assertEqual([self.options(command)[name] for name in ("seq-len", "tokens-per-step")], ["512", "2048"])
+
     def test_no_argument_that_transformers_writes_is_refused(self):
         with open(os.path.join(program.GOLDEN, "migrate.json")) as file:
             written = json.load(file)["defaults"][0]
@@ -282,7 +292,7 @@ class Migrate(program.ProgramTest):
         self.assertEqual(said["bf16"], ["ignored: null is the same as no key"])
 
     def test_llamafactory(self):
-        said, command = self.migrate(self.write("sft.yaml", LORA_SFT))
+        said, command = self.migrate("sft.yaml")
         options = self.options(command)
         wanted = {"model": "org/a-model", "data": ["sets/one.jsonl", "sets/two.jsonl"], "columns": "instruction=ask", "template": "llama-3",
                   "seq-len": "1024", "tokens-per-step": "4096", "max-rows": "50", "lora": "r=8,alpha=32,targets=q_proj,v_proj",
@@ -406,6 +416,8 @@ class Migrate(program.ProgramTest):
         ranks = [word for word in run if word not in ("--tokens-per-step", "512")]
         said = self.succeed(*ranks, "--hf-args", self.path("args.yaml"), "--gpus", "2").err
         self.assertIn("4,096 = 32 x 128 tokens a step", said)
+        said = self.succeed(*run, "--hf-args", self.path("args.yaml"), "--eval-fraction", "0").err
+        self.assertIn("        eval_steps: the command line says --eval-fraction 0\n", said)
         refused = self.write("lamb.json", {"scheduler": {"type": "OneCycle", "params": {}}})
         self.fail_with(USAGE, "lamb.json: scheduler.type: it is not available; use --schedule", *run, "--deepspeed", refused)
         said = self.succeed(*run, "--deepspeed", refused, "--schedule", "linear").err
