@@ -144,7 +144,7 @@ class Migrate(program.ProgramTest):
             "pairs": {"file_name": "pairs.jsonl", "ranking": True, "columns": {"prompt": "instruction", "chosen": "good", "rejected": "rejected"}},
             "turns": {"file_name": "turns.json", "formatting": "sharegpt",
                       "columns": {"messages": "talk", "tools": "helpers", "system": "system"}},
-            "far": {"hf_hub_url": "org/set"}, "seen": {"file_name": "a.json", "columns": {"images": "image"}}})
+            "far": {"hf_hub_url": "org/set"}, "script": {"script_url": "x"}, "seen": {"file_name": "a.json", "columns": {"images": "image"}}})
         cls.write("z2.json", ZERO2)
         cls.write("z3.json", ZERO3_CPU)
         cls.write("sft.yaml", LORA_SFT)
@@ -367,6 +367,7 @@ class Migrate(program.ProgramTest):
                  ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps", "DeepSpeed also needs"),
                  ({"train_batch_size": 1.5}, "train_batch_size", "a whole number"),
                  ({"gradient_clipping": -1}, "gradient_clipping", "--clip -1: must be a number from 0"),
+                 ({"zero_optimization": {"stage": 0}, "gradient_clipping": -2}, "gradient_clipping", "--clip -2: must be a number from 0"),
                  ({"gradient_clipping": "much"}, "gradient_clipping", "much is not a number"),
                  ({"tensorboard": {"enabled": True, "output_path": "a\x7fb"}}, "tensorboard.output_path", "the value is not a text"),
                  ({"bf16": {"enabled": "yes"}}, "bf16.enabled", "yes is not a value"), ({"bf16": True}, "bf16", "it must be an object"),
@@ -387,6 +388,7 @@ class Migrate(program.ProgramTest):
                 ("b.yaml", "optim: adafactor\nlearning_rate: 1.0e-4\n", "optim", "the optimizer is AdamW here"),
                 ("c.yaml", "num_train_epochs: 0.5\nlearning_rate: x\n", "num_train_epochs", "0.5 is not a whole number"),
                 ("d.yaml", LORA_SFT.replace("one, two", "one, far"), "dataset", "far: it is on a hub; download its file"),
+                ("m.yaml", LORA_SFT.replace("one, two", "script"), "dataset", "script: it is on a hub; download its file"),
                 ("e.yaml", LORA_SFT.replace("one, two", "seen"), "dataset", "images"),
                 ("f.yaml", LORA_SFT.replace("one, two", "none"), "dataset", "none: dataset_info.json does not have it"),
                 ("g.yaml", LORA_SFT.replace("sets", "nowhere"), "dataset", "there is no dataset_info.json"),
@@ -418,6 +420,9 @@ class Migrate(program.ProgramTest):
         self.assertIn("4,096 = 32 x 128 tokens a step", said)
         said = self.succeed(*run, "--hf-args", self.path("args.yaml"), "--eval-fraction", "0").err
         self.assertIn("        eval_steps: the command line says --eval-fraction 0\n", said)
+        far = self.write("far.yml", AXO_FULL.replace("json, data_files: rows.jsonl", "org/far"))
+        said = self.succeed(*run, "--axolotl", far, "--template", "chatml", "--columns", "question=question").err
+        self.assertIn(f"        datasets[0].path: the command line says --data {self.rows}\n", said)
         refused = self.write("lamb.json", {"scheduler": {"type": "OneCycle", "params": {}}})
         self.fail_with(USAGE, "lamb.json: scheduler.type: it is not available; use --schedule", *run, "--deepspeed", refused)
         said = self.succeed(*run, "--deepspeed", refused, "--schedule", "linear").err
