@@ -5,7 +5,7 @@ transformers makes of "auto" in a ds_config. All texts are this project's own.
     scripts/golden/migrate.py          (needs hjson, PyYAML, transformers and accelerate; not DeepSpeed)
 
 Writes tests/golden/migrate.json: {"hjson"|"yaml": [{"text", "value" or "refused": true}], "auto": [{"args", "config",
-"resolved"}]}. Cases in which this program is stricter on purpose (keys given twice, numbers of other bases, two documents)
+"resolved"}], "defaults": {class: its arguments, as transformers writes them}}. Cases in which this program is stricter on purpose (keys given twice, numbers of other bases, two documents)
 are not here; the C tests have them.
 """
 import datetime
@@ -128,10 +128,20 @@ def resolve(args, config):
     return made.config
 
 
+def defaults():
+    import transformers
+    import trl
+    made = {}
+    for module, name in ((transformers, "TrainingArguments"), (trl, "SFTConfig"), (trl, "DPOConfig"), (trl, "KTOConfig")):
+        made[name] = json.loads(getattr(module, name)(output_dir="out", use_cpu=True).to_json_string())
+    return made
+
+
 def main():
     os.environ["HF_HUB_OFFLINE"] = "1"
     golden = {"hjson": [case(text, hjson.loads) for text in HJSON],
               "yaml": [case(text, lambda t: yaml.load(t, TextKeys)) for text in YAML],
+              "defaults": [defaults()],
               "auto": [{"args": args, "config": config, "resolved": resolve(args, config)} for args, config in AUTO]}
     lines = [f'"{name}": [\n' + ",\n".join(json.dumps(c) for c in cases) + "\n]" for name, cases in golden.items()]
     OUT.write_text("{" + ",\n".join(lines) + "}\n")

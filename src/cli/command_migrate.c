@@ -14,10 +14,7 @@
 static const char *const placeholders[][2] = {{"model", "MODEL"}, {"data", "FILE"}};
 
 static int make_request(const struct ot_options *o, struct ot_migrate_request *out) {
-    *out = (struct ot_migrate_request){.files = {[OT_PROGRAM_DEEPSPEED] = o->deepspeed,
-                                                 [OT_PROGRAM_TRAINER] = o->hf_args,
-                                                 [OT_PROGRAM_LLAMAFACTORY] = o->llamafactory,
-                                                 [OT_PROGRAM_AXOLOTL] = o->axolotl}};
+    ot_options_migrate_request(o, out);
     enum ot_program program = (enum ot_program)o->from;
     if (!o->file)
         return 0;
@@ -61,8 +58,8 @@ static bool is_refused(const struct ot_migration *migration, const struct ot_mig
 }
 
 /* Calls put for each word behind "offload-train". */
-static void put_words(const struct ot_migration *migration, void (*put)(void *context, const char *word),
-                      void *context) {
+static void put_words(const struct ot_migration *migration, const struct ot_options *options,
+                      void (*put)(void *context, const char *word), void *context) {
     char name[64];
     for (size_t i = 0; i < sizeof placeholders / sizeof *placeholders; i++) {
         bool has = false;
@@ -74,11 +71,22 @@ static void put_words(const struct ot_migration *migration, void (*put)(void *co
         if (!has)
             put(context, placeholders[i][1]);
     }
+    snprintf(name, sizeof name, "%lld", (long long)options->seq_len);
+    if (options->seq_len > 0) {
+        put(context, "--seq-len");
+        put(context, name);
+    }
+    if (options->gpus) {
+        put(context, "--gpus");
+        put(context, options->gpus);
+    }
     for (size_t i = 0; i < migration->n_settings; i++) {
         const struct ot_migrate_setting *setting = &migration->settings[i];
         const struct ot_option *option =
             ot_option_at(ot_option_find(setting->option, strlen(setting->option), OT_COMMAND_TRAIN));
         bool is_flag = option->type == OT_OPTION_FLAG;
+        if (options->seq_len > 0 && strcmp(setting->option, "seq-len") == 0)
+            continue;
         if (is_refused(migration, setting) || (is_flag && strcmp(setting->value, "yes") != 0))
             continue;
         snprintf(name, sizeof name, "--%s", setting->option);
@@ -104,7 +112,7 @@ static const char *name_of_key(const struct ot_migrate_row *row, char name[256])
     return name;
 }
 
-static int print_text(const struct ot_migration *migration) {
+static int print_text(const struct ot_migration *migration, const struct ot_options *options) {
     enum { WIDEST = 56 };
     size_t width = 0;
     char name[256];
@@ -118,7 +126,7 @@ static int print_text(const struct ot_migration *migration) {
         printf("  %-*s  %s\n", (int)ot_min(width, (size_t)WIDEST), name_of_key(row, name),
                ot_migrate_row_text(migration, row));
     }
-    put_words(migration, put_quoted, &line);
+    put_words(migration, options, put_quoted, &line);
     if (line.failed)
         return ot_fail(OT_E_BUDGET, "no memory for the command line");
     printf("\noffload-train%s\n", line.text);
@@ -126,7 +134,7 @@ static int print_text(const struct ot_migration *migration) {
     return 0;
 }
 
-static int print_json(const struct ot_migration *migration) {
+static int print_json(const struct ot_migration *migration, const struct ot_options *options) {
     static const char *const verdicts[] = {"used", "ignored", "refused"};
     struct ot_json_writer w = {.indent = -1};
     ot_json_begin_object(&w, NULL);
@@ -147,10 +155,20 @@ static int print_json(const struct ot_migration *migration) {
     }
     ot_json_end_array(&w);
     ot_json_begin_array(&w, "command");
-    put_words(migration, put_json, &w);
+    put_words(migration, options, put_json, &w);
     ot_json_end_array(&w);
     ot_json_end_object(&w);
     return ot_json_print(&w);
+}
+
+/* The options of migrate that train has too. */
+static void take_given(const struct ot_options *options, struct ot_options *train) {
+    train->seq_len = options->seq_len;
+    train->gpus = options->gpus;
+    if (options->seq_len > 0)
+        train->source[ot_option_find("seq-len", strlen("seq-len"), OT_COMMAND_TRAIN)] = OT_FROM_COMMAND_LINE;
+    if (options->gpus)
+        train->source[ot_option_find("gpus", strlen("gpus"), OT_COMMAND_TRAIN)] = OT_FROM_COMMAND_LINE;
 }
 
 /* Checks that the options go together, as train would. */
@@ -182,10 +200,11 @@ int ot_command_migrate(const struct ot_options *options) {
     int rc = make_request(options, &request);
     if (rc == 0)
         rc = ot_migrate(&request, &migration);
+    take_given(options, train);
     if (rc == 0)
         rc = ot_options_take_migration(train, &migration);
     if (rc == 0)
-        rc = options->json ? print_json(&migration) : print_text(&migration);
+        rc = options->json ? print_json(&migration, options) : print_text(&migration, options);
     if (rc == 0)
         rc = refuse(&migration);
     if (rc == 0)

@@ -184,7 +184,7 @@ static bool is_value(struct ot_migrating *m, const struct ot_json *value, const 
     const char *text = ot_migrate_text(m, value);
     double a, b;
     bool is_number = ot_migrate_number(value, &a);
-    if (*word == '<')
+    if (*word == '<' && word[1] >= '0' && word[1] <= '9')
         return is_number && a < strtod(word + 1, NULL);
     if (strcmp(word, "off") == 0)
         return is_off(value);

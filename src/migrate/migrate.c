@@ -49,9 +49,11 @@ static int walk_key(struct ot_migrating *m, struct ot_migrate_key *key, const ch
         return walk(m, key->value, key->name, path);
     if (type == OT_JSON_ARRAY && ot_map_has_inside(&m->map, path, true))
         return walk_list(m, key->value, key->name, path);
-    if (type == OT_JSON_NULL &&
-        (ot_map_has_inside(&m->map, path, false) || ot_map_has_inside(&m->map, path, true)))
+    bool is_block = ot_map_has_inside(&m->map, path, false) || ot_map_has_inside(&m->map, path, true);
+    if (type == OT_JSON_NULL && (is_block || m->program != OT_PROGRAM_DEEPSPEED))
         return ot_migrate_add_row(m, key, OT_MIGRATE_IGNORED, "null is the same as no key");
+    if (is_block)
+        return ot_migrate_add_row(m, key, OT_MIGRATE_REFUSED, "it must be an object, or a list of objects");
     return add_unknown(m, key);
 }
 
@@ -76,7 +78,8 @@ static int walk(struct ot_migrating *m, const struct ot_json *object, const char
         const char *full = ot_migrate_format(m, "%s%s%s", path, dot, member);
         if (!key.name || !full)
             return ot_fail(OT_E_BUDGET, "no memory for what %s says", m->file);
-        OT_TRY(walk_key(m, &key, full));
+        bool is_path = strpbrk(member, ".[") != NULL; /* a name, not the path of a key */
+        OT_TRY(is_path ? add_unknown(m, &key) : walk_key(m, &key, full));
     }
     return 0;
 }

@@ -27,8 +27,10 @@ struct ot_migrating {
     /* the ds_config that a file names, or has in it; NULL: none */
     const char *deepspeed_path;
     const struct ot_json *deepspeed_tree;
-    int64_t sequences; /* of a step; 0: no file says it */
-    const char *sequences_file;
+    struct ot_migrate_step {
+        int64_t total, micro,
+            times; /* sequences of a step; of a GPU at once; how often. 0: no file says it */
+    } step;
 
     struct ot_migrate_part *parts;
     size_t n_parts, part_capacity;

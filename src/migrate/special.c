@@ -62,26 +62,40 @@ static int refuse_step(struct ot_migrating *m, const char *why) {
     return 0;
 }
 
+/* Beside a file of the Trainer, each size of a ds_config must be the Trainer's, as the Trainer wants it. */
+static int compare_step(struct ot_migrating *m, const struct ot_migrate_step *step) {
+    const struct ot_migrate_step *of = &m->step;
+    const int64_t ours[] = {step->total, step->micro, step->times};
+    const int64_t theirs[] = {of->total, of->micro, of->times};
+    const char *const names[] = {batch_keys[m->program].total, batch_keys[m->program].micro,
+                                 batch_keys[m->program].times};
+    for (size_t i = 0; i < 3; i++)
+        if (ours[i] > 0 && ours[i] != theirs[i])
+            return refuse_step(
+                m, ot_migrate_format(m, "%s is %lld, and %lld in %s; set it to \"auto\", or remove it",
+                                     names[i], (long long)ours[i], (long long)theirs[i], m->trainer));
+    return 0;
+}
+
 int ot_migrate_find_step(struct ot_migrating *m) {
     int64_t ranks = m->request->ranks > 0 ? m->request->ranks : 1;
-    int64_t total = read_size(m, batch_keys[m->program].total);
-    int64_t micro = read_size(m, batch_keys[m->program].micro);
-    int64_t times = read_size(m, batch_keys[m->program].times);
-    if (total > 0 && micro > 0 && times > 0 && total % (micro * times) != 0)
+    struct ot_migrate_step step = {read_size(m, batch_keys[m->program].total),
+                                   read_size(m, batch_keys[m->program].micro),
+                                   read_size(m, batch_keys[m->program].times)};
+    if (m->step.total > 0)
+        return compare_step(m, &step);
+    if (step.total > 0 && step.micro > 0 && step.times > 0 && step.total % (step.micro * step.times) != 0)
         return refuse_step(m, ot_migrate_format(m, "%lld is not %lld x %lld times a number of GPUs",
-                                                (long long)total, (long long)micro, (long long)times));
-    if (!total && !micro && times && m->program == OT_PROGRAM_DEEPSPEED && !m->trainer)
+                                                (long long)step.total, (long long)step.micro,
+                                                (long long)step.times));
+    if (!step.total && !step.micro && step.times)
         return refuse_step(m, "DeepSpeed also needs train_batch_size or train_micro_batch_size_per_gpu");
-    int64_t sequences = total ? total : micro * (times ? times : 1) * ranks;
-    if (sequences == 0)
-        return 0;
-    if (m->sequences && m->sequences != sequences)
-        return refuse_step(
-            m, ot_migrate_format(
-                   m, "it makes steps of %lld sequences, and %s says %lld; set it to \"auto\", or remove it",
-                   (long long)sequences, m->sequences_file, (long long)m->sequences));
-    m->sequences = sequences;
-    m->sequences_file = m->file;
+    step.times = step.times ? step.times : 1;
+    double total = (double)step.micro * (double)step.times * (double)ranks;
+    if (!step.total && total > most_step_tokens)
+        return refuse_step(m, "a step would have more than 1e9 sequences");
+    step.total = step.total ? step.total : (int64_t)total;
+    m->step = step;
     return 0;
 }
 
@@ -104,13 +118,13 @@ static int find_seq_len(struct ot_migrating *m, int64_t *out) {
 int ot_migrate_finish_step(struct ot_migrating *m) {
     int64_t seq_len, ranks = m->request->ranks > 0 ? m->request->ranks : 1;
     struct ot_migration *out = m->out;
-    if (m->sequences == 0)
+    if (m->step.total == 0)
         return 0;
     OT_TRY(find_seq_len(m, &seq_len));
-    double tokens = (double)m->sequences * (double)seq_len;
+    double tokens = (double)m->step.total * (double)seq_len;
     const char *value = ot_migrate_format(m, "%.0f", tokens);
     const char *text =
-        ot_migrate_format(m, "%lld sequences of %lld, with %lld GPU%s", (long long)m->sequences,
+        ot_migrate_format(m, "%lld sequences of %lld, with %lld GPU%s", (long long)m->step.total,
                           (long long)seq_len, (long long)ranks, ranks == 1 ? "" : "s");
     const struct ot_migrate_row *first = NULL;
     for (size_t i = 0; i < out->n_rows; i++) {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offload/comm/world.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/memory.h"
@@ -44,10 +45,11 @@ static int mark_overruled(const struct ot_options *options, const struct ot_opti
         struct ot_migrate_row *row = &migration->rows[i];
         if (!row->option || strcmp(row->option, option->name) != 0 || row->overruled)
             continue;
-        const char *value = effective(options, option, migration);
+        bool is_given = ot_options_given(options, option->name);
+        const char *value = is_given ? effective(options, option, migration) : NULL;
         char *text = NULL;
         OT_TRY(ot_string_format(&text, "%s says --%s %s", by_config ? "--config" : "the command line",
-                                option->name, value ? value : ""));
+                                is_given ? option->name : "eval-fraction", is_given && value ? value : "0"));
         ot_utf8_keep_line(text);
         row->overruled = ot_arena_strdup(migration->arena, text, strlen(text));
         free(text);
@@ -70,9 +72,23 @@ static int refuse_row(struct ot_migration *migration, const struct ot_migrate_se
     return 0;
 }
 
+/* The user turns evaluations off, so what a file says of them is off too, as if the user said it. */
+static void silence_evaluations(const struct ot_options *options, enum ot_option_source *given) {
+    static const char *const names[] = {"eval-every", "eval-metric", "stop-early", "result"};
+    int fraction = ot_option_find("eval-fraction", strlen("eval-fraction"), options->command);
+    int data = ot_option_find("eval-data", strlen("eval-data"), options->command);
+    bool is_off =
+        given[fraction] >= OT_FROM_FILE && options->eval_fraction == 0 && given[data] < OT_FROM_FILE;
+    for (size_t i = 0; i < sizeof names / sizeof *names && is_off; i++) {
+        int index = ot_option_find(names[i], strlen(names[i]), options->command);
+        given[index] = given[index] < OT_FROM_FILE ? given[fraction] : given[index];
+    }
+}
+
 int ot_options_take_migration(struct ot_options *options, struct ot_migration *migration) {
     enum ot_option_source given[OT_OPTIONS_MAX];
     memcpy(given, options->source, sizeof given);
+    silence_evaluations(options, given);
     const struct ot_option *option;
     for (int i = 0; (option = ot_option_at(i)); i++)
         if ((option->commands & (1u << options->command)) && given[i] >= OT_FROM_FILE)
@@ -117,14 +133,22 @@ static int refuse(const struct ot_migration *migration) {
                    first->file, first->key, first->text, more);
 }
 
+void ot_options_migrate_request(const struct ot_options *options, struct ot_migrate_request *out) {
+    int64_t gpus = options->gpus ? strtoll(options->gpus, NULL, 10) : 1; /* all: 0 */
+    *out = (struct ot_migrate_request){.files = {[OT_PROGRAM_DEEPSPEED] = options->deepspeed,
+                                                 [OT_PROGRAM_TRAINER] = options->hf_args,
+                                                 [OT_PROGRAM_LLAMAFACTORY] = options->llamafactory,
+                                                 [OT_PROGRAM_AXOLOTL] = options->axolotl},
+                                       .seq_len = options->seq_len,
+                                       .ranks = (gpus > 0 && gpus <= OT_MAX_RANKS ? gpus : 1) *
+                                                (options->nodes > 0 ? options->nodes : 1)};
+}
+
 int ot_options_take_files(struct ot_options *options) {
-    struct ot_migrate_request request = {.files = {[OT_PROGRAM_DEEPSPEED] = options->deepspeed,
-                                                   [OT_PROGRAM_TRAINER] = options->hf_args,
-                                                   [OT_PROGRAM_LLAMAFACTORY] = options->llamafactory,
-                                                   [OT_PROGRAM_AXOLOTL] = options->axolotl},
-                                         .seq_len = options->seq_len};
     static const char *const names[OT_PROGRAM_COUNT] = {"deepspeed", "hf-args", "llamafactory", "axolotl"};
+    struct ot_migrate_request request;
     int other = 0; /* the program whose file is read beside a ds_config; 0: none */
+    ot_options_migrate_request(options, &request);
     for (int i = 1; i < OT_PROGRAM_COUNT; i++) {
         if (request.files[i] && other)
             return ot_fail(OT_E_USAGE, "--%s and --%s contradict each other; use one of them", names[other],
@@ -133,8 +157,6 @@ int ot_options_take_files(struct ot_options *options) {
     }
     if (!other && !request.files[OT_PROGRAM_DEEPSPEED])
         return 0;
-    int64_t gpus = options->gpus ? strtoll(options->gpus, NULL, 10) : 1;
-    request.ranks = (gpus > 0 ? gpus : 1) * (options->nodes > 0 ? options->nodes : 1);
     OT_TRY(ot_migrate(&request, &options->migration));
     OT_TRY(ot_options_take_migration(options, &options->migration));
     return refuse(&options->migration);

@@ -109,9 +109,9 @@ static const struct ot_option table[] = {
     {"dedup", OT_OPTION_FLAG, OT_SECTION_DATA, FIELD(dedup), TRAIN | EVAL | PLAN | QUANTIZE,
      .on_resume = OT_RESUME_SAME,
      .elsewhere = "deduplicate drop-duplicates remove-duplicates dataset-exact-deduplication"},
-    {"seq-len", OT_OPTION_COUNT, OT_SECTION_DATA, FIELD(seq_len), TRAIN | EVAL | PLAN | BENCH | QUANTIZE,
-     .argument = "TOKENS", .min = 8, .max = 1 << 20, .of_tokens = true,
-     .chosen = "2048, or the model's maximum if that is less", .on_resume = OT_RESUME_SAME,
+    {"seq-len", OT_OPTION_COUNT, OT_SECTION_DATA, FIELD(seq_len),
+     TRAIN | EVAL | PLAN | BENCH | QUANTIZE | MIGRATE, .argument = "TOKENS", .min = 8, .max = 1 << 20,
+     .of_tokens = true, .chosen = "2048, or the model's maximum if that is less", .on_resume = OT_RESUME_SAME,
      .elsewhere = "max-length max-seq-length max-seq-len block-size cutoff-len context-length"},
     {"pack", OT_OPTION_YES_NO, OT_SECTION_DATA, FIELD(pack), TRAIN | EVAL | PLAN | QUANTIZE,
      .fallback = "yes", .on_resume = OT_RESUME_SAME, .elsewhere = "packing sample-packing"},
@@ -268,7 +268,7 @@ static const struct ot_option table[] = {
      .argument = "N", .min = 1, .max = 1024, .chosen = "the same as --threads", .on_resume = OT_RESUME_FREE},
 
     /* ---- several GPUs and hosts ---- */
-    {"gpus", OT_OPTION_TEXT, OT_SECTION_RANKS, FIELD(gpus), RANKS | PLAN, .argument = "N|all",
+    {"gpus", OT_OPTION_TEXT, OT_SECTION_RANKS, FIELD(gpus), RANKS | PLAN | MIGRATE, .argument = "N|all",
      .takes_number = true, .chosen = "1, or what the launcher says", .on_resume = OT_RESUME_FREE,
      .elsewhere = "num-gpus nproc-per-node devices num-devices n-gpus ranks num-processes"},
     {"nodes", OT_OPTION_COUNT, OT_SECTION_RANKS, FIELD(nodes), RANKS | PLAN, .argument = "N", .min = 1,

@@ -39,7 +39,8 @@ ZERO3_CPU = {**AUTO, "zero_optimization": {
     "stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": True}, "offload_param": {"device": "cpu", "pin_memory": True},
     "overlap_comm": True, "contiguous_gradients": True, "sub_group_size": 1e9, "reduce_bucket_size": "auto",
     "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto", "stage3_max_live_parameters": 1e9,
-    "stage3_max_reuse_distance": 1e9, "stage3_gather_16bit_weights_on_model_save": True}, "steps_per_print": 2000}
+    "stage3_max_reuse_distance": 1e9, "stage3_gather_16bit_weights_on_model_save": True}, "steps_per_print": 2000,
+             "activation_checkpointing": None}
 ZERO3_NVME = {"zero_optimization": {
     "stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "@", "buffer_count": 4, "fast_init": False},
     "offload_param": {"device": "nvme", "nvme_path": "@", "buffer_size": 1e8, "max_in_cpu": 1e9}},
@@ -135,7 +136,7 @@ class Migrate(program.ProgramTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        os.makedirs(cls.path("sets"))
+        os.makedirs(cls.path("sets/b"))
         write_rows(cls.path("sets/one.jsonl"), sql_rows(30))
         write_rows(cls.path("sets/pairs.jsonl"), [{"prompt": "2 + 2 =", "good": f" {i}", "rejected": " 5"} for i in range(20)])
         cls.write("sets/dataset_info.json", {
@@ -143,9 +144,10 @@ class Migrate(program.ProgramTest):
             "pairs": {"file_name": "pairs.jsonl", "ranking": True, "columns": {"prompt": "instruction", "chosen": "good", "rejected": "rejected"}},
             "turns": {"file_name": "turns.json", "formatting": "sharegpt",
                       "columns": {"messages": "talk", "tools": "helpers", "system": "system"}},
-            "far": {"hf_hub_url": "org/set"}, "seen": {"file_name": "a.json", "columns": {"images": "image"}}})
+            "far": {"hf_hub_url": "org/set"}, "script": {"script_url": "x"}, "seen": {"file_name": "a.json", "columns": {"images": "image"}}})
         cls.write("z2.json", ZERO2)
         cls.write("z3.json", ZERO3_CPU)
+        cls.write("sft.yaml", LORA_SFT)
         cls.write("args.yaml", ARGS.replace("OUT", cls.path("out")))
         if "no libyaml" in program.run("migrate", cls.path("args.yaml")).err:
             raise unittest.SkipTest("this build has no libyaml; scripts/install-packages installs it")
@@ -232,6 +234,38 @@ class Migrate(program.ProgramTest):
             self.assertEqual(max(1, int(made["warmup"])), schedule["warmup_num_steps"])
             self.assertEqual(made["dtype"], "bf16" if resolved["bf16"]["enabled"] else "fp32")
 
+    def test_sizes_of_a_ds_config_are_those_of_the_trainer(self):
+        for config, words in (({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": "auto"}, None), ({"train_batch_size": 16}, None),
+                              ({"train_micro_batch_size_per_gpu": 4, "train_batch_size": "auto"},
+                               "train_micro_batch_size_per_gpu is 4, and 2 in args.yaml; set it"),
+                              ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps is 4, and 8 in args.yaml"),
+                              ({"train_batch_size": 32}, "train_batch_size is 32, and 16 in args.yaml")):
+            path = self.write("sizes.json", config)
+            said, command = self.migrate("--deepspeed", path, "--hf-args", "args.yaml", code=USAGE if words else 0)
+            self.assertEqual(self.options(command)["tokens-per-step"], "32768")
+            if words:
+                self.assertIn("refused: " + words, said[next(iter(config))][-1])
+        self.migrate(self.write("huge.json", {"train_micro_batch_size_per_gpu": 900000000, "gradient_accumulation_steps": 900000000}), code=USAGE)
+
+    def test_length_and_gpus_are_given_to_migrate(self):
+        said, command = self.migrate("args.yaml", "--seq-len", "512", "--gpus", "4")
+        options = self.options(command)
+        self.assertEqual([options[name] for name in ("seq-len", "gpus", "tokens-per-step")], ["512", "4", str(4 * 16 * 512)])
+        self.assertIn("64 sequences of 512, with 4 GPUs", said["gradient_accumulation_steps"][0])
+        said, command = self.migrate(self.path("sft.yaml"), "--seq-len", "512")
+        self.assertEqual(said["cutoff_len"], ["the command line says --seq-len 512"])
+        self.assertEqual([self.options(command)[name] for name in ("seq-len", "tokens-per-step")], ["512", "2048"])
+
+    def test_no_argument_that_transformers_writes_is_refused(self):
+        with open(os.path.join(program.GOLDEN, "migrate.json")) as file:
+            written = json.load(file)["defaults"][0]
+        objectives = {"TrainingArguments": None, "SFTConfig": None, "DPOConfig": "dpo", "KTOConfig": "kto"}
+        self.assertEqual(list(written), list(objectives))
+        for name, args in written.items():
+            said, command = self.migrate(self.write("written.json", args), "--from", "hf")
+            self.assertEqual(self.options(command).get("objective"), objectives[name])
+            self.assertGreater(len(said), 90)
+
     def test_disks_and_fp16(self):
         self.write("nvme.json", json.dumps(ZERO3_NVME).replace('"@"', json.dumps("/mnt/a disk")))
         said, command = self.migrate("nvme.json")
@@ -258,7 +292,7 @@ class Migrate(program.ProgramTest):
         self.assertEqual(said["bf16"], ["ignored: null is the same as no key"])
 
     def test_llamafactory(self):
-        said, command = self.migrate(self.write("sft.yaml", LORA_SFT))
+        said, command = self.migrate("sft.yaml")
         options = self.options(command)
         wanted = {"model": "org/a-model", "data": ["sets/one.jsonl", "sets/two.jsonl"], "columns": "instruction=ask", "template": "llama-3",
                   "seq-len": "1024", "tokens-per-step": "4096", "max-rows": "50", "lora": "r=8,alpha=32,targets=q_proj,v_proj",
@@ -275,6 +309,9 @@ class Migrate(program.ProgramTest):
         self.assertEqual([options["home"], options["template"]], ["state=host,weights=host", "qwen2.5"])
         self.assertEqual(said["deepspeed"], ["used: its keys follow: z3.json"])
         self.assertIn("full.yaml says", said["gradient_clipping"][0])
+        same = self.write("sets/b/dataset_info.json", {"m": {"file_name": "m.json", "formatting": "sharegpt", "columns": {"messages": "messages"}}})
+        turns = LORA_SFT.replace("one, two", "m").replace("dataset_dir: sets", "dataset_dir: " + os.path.dirname(same))
+        self.assertNotIn("columns", self.options(self.migrate(self.write("same.yaml", turns))[1]))
         turns = LORA_SFT.replace("one, two", "turns").replace("dataset_dir: sets", "dataset_dir: " + self.path("sets"))
         options = self.options(self.migrate(self.write("turns.yaml", turns))[1])
         self.assertEqual([options["data"], options["columns"]], [self.path("sets/turns.json"), "conversations=talk,tools=helpers"])
@@ -330,16 +367,17 @@ class Migrate(program.ProgramTest):
                  ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps", "DeepSpeed also needs"),
                  ({"train_batch_size": 1.5}, "train_batch_size", "a whole number"),
                  ({"gradient_clipping": -1}, "gradient_clipping", "--clip -1: must be a number from 0"),
+                 ({"zero_optimization": {"stage": 0}, "gradient_clipping": -2}, "gradient_clipping", "--clip -2: must be a number from 0"),
                  ({"gradient_clipping": "much"}, "gradient_clipping", "much is not a number"),
-                 ({"bf16": {"enabled": "yes"}}, "bf16.enabled", "yes is not a value"), ({"bf16": 5}, "bf16", "not"),
+                 ({"tensorboard": {"enabled": True, "output_path": "a\x7fb"}}, "tensorboard.output_path", "the value is not a text"),
+                 ({"bf16": {"enabled": "yes"}}, "bf16.enabled", "yes is not a value"), ({"bf16": True}, "bf16", "it must be an object"),
+                 ({"optimizer.params.lr": 1}, "optimizer.params.lr", "DeepSpeed has no such key"),
                  ({"train_batch_size": 900000000}, "train_batch_size", "more than 1e9 tokens")]
         for i, (config, key, words) in enumerate(cases):
             with self.subTest(config):
                 config.setdefault("zero_optimization", {"stage": 0})
                 path = self.write(f"bad{i}.json", config)
-                said, command = self.migrate(path, "--from", "deepspeed", code=0 if key == "bf16" else USAGE)
-                if key == "bf16":
-                    continue
+                said, command = self.migrate(path, "--from", "deepspeed", code=USAGE)
                 self.assertRegex(said[key][0], "^refused: .*" + re.escape(words))
                 self.assertEqual(len([1 for texts in said.values() for text in texts if text.startswith("refused")]),
                                  3 if words.startswith("7 is not 2") else 1)
@@ -350,6 +388,7 @@ class Migrate(program.ProgramTest):
                 ("b.yaml", "optim: adafactor\nlearning_rate: 1.0e-4\n", "optim", "the optimizer is AdamW here"),
                 ("c.yaml", "num_train_epochs: 0.5\nlearning_rate: x\n", "num_train_epochs", "0.5 is not a whole number"),
                 ("d.yaml", LORA_SFT.replace("one, two", "one, far"), "dataset", "far: it is on a hub; download its file"),
+                ("m.yaml", LORA_SFT.replace("one, two", "script"), "dataset", "script: it is on a hub; download its file"),
                 ("e.yaml", LORA_SFT.replace("one, two", "seen"), "dataset", "images"),
                 ("f.yaml", LORA_SFT.replace("one, two", "none"), "dataset", "none: dataset_info.json does not have it"),
                 ("g.yaml", LORA_SFT.replace("sets", "nowhere"), "dataset", "there is no dataset_info.json"),
@@ -379,10 +418,25 @@ class Migrate(program.ProgramTest):
         ranks = [word for word in run if word not in ("--tokens-per-step", "512")]
         said = self.succeed(*ranks, "--hf-args", self.path("args.yaml"), "--gpus", "2").err
         self.assertIn("4,096 = 32 x 128 tokens a step", said)
+        said = self.succeed(*run, "--hf-args", self.path("args.yaml"), "--eval-fraction", "0").err
+        self.assertIn("        eval_steps: the command line says --eval-fraction 0\n", said)
+        far = self.write("far.yml", AXO_FULL.replace("json, data_files: rows.jsonl", "org/far"))
+        said = self.succeed(*run, "--axolotl", far, "--template", "chatml", "--columns", "question=question").err
+        self.assertIn(f"        datasets[0].path: the command line says --data {self.rows}\n", said)
         refused = self.write("lamb.json", {"scheduler": {"type": "OneCycle", "params": {}}})
         self.fail_with(USAGE, "lamb.json: scheduler.type: it is not available; use --schedule", *run, "--deepspeed", refused)
         said = self.succeed(*run, "--deepspeed", refused, "--schedule", "linear").err
         self.assertIn("scheduler.type: the command line says --schedule linear", said)
+
+    def test_the_record_of_a_run_has_what_the_file_became(self):
+        args = self.write("short.json", {"max_steps": 2, "learning_rate": 1e-3, "per_device_train_batch_size": 4, "max_length": 64})
+        self.succeed("train", "--model", "tiny-test", "--init", "random", "--data", self.rows, "--threads", "1", "--no-forecast",
+                     "--out", self.path("made"), "--hf-args", args)
+        with open(self.path("made/run.json")) as file:
+            run = json.load(file)
+        self.assertEqual([run["lr"], run["beta2"], run["steps"], run["tokens-per-step"], run["pack"], run["sources"]["lr"]],
+                         [0.001, 0.999, 2, 256, False, "config"])
+        self.assertNotIn("hf-args", run)
 
     def test_base64_and_files_that_are_none(self):
         run = ("train", *program.SMALL, "--data", self.rows, "--dry-run", "--no-forecast", "--device", "cpu", "--out", self.path("run"))
@@ -429,7 +483,7 @@ class Migrate(program.ProgramTest):
                 by_file = self.succeed("train", *small, option, self.path(name), cwd=self.folder).err
                 by_words = self.succeed("train", *small, *words, *(tokens if "tokens-per-step" in self.options(command) else []),
                                         cwd=self.folder).err
-                cut = re.compile(r"^(from|note) .*\n(        .*\n)*|, [0-9.]+ GiB free|· free on that disk.*|budget .*", re.M)
+                cut = re.compile(r"^(from|note|warning:) .*\n(        .*\n)*|, [0-9.]+ GiB free|· free on that disk.*|budget .*", re.M)
                 self.assertEqual(cut.sub("", by_file), cut.sub("", by_words))
 
 

@@ -120,7 +120,8 @@ static void all_keys_of_deepspeed_have_rows(void **state) {
          "stage3_allgather_sequential memory_efficient_linear override_module_apply "
          "pipeline_loading_checkpoint leaf_module mics_shard_size mics_hierarchical_params_gather "
          "zero_hpz_partition_size zero_quantized_weights zero_quantized_nontrainable_weights "
-         "zero_quantized_gradients zeropp_loco_param zenflow"},
+         "zero_quantized_gradients zeropp_loco_param zenflow compute_grad_norm parameter_alignment "
+         "module_granularity_threshold allgather_sequential save_muon_momentum_buffer_in_memory"},
         {"zero_optimization.offload_optimizer.",
          "device nvme_path buffer_count pin_memory pipeline_read pipeline_write fast_init ratio "
          "super_offload cpuadam_cores_perc"},
