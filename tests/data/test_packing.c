@@ -83,6 +83,8 @@ static void test_each_row_once(void **state) {
                 assert_int_equal(ot_packing_sequences(p), sequences);
             }
             assert_true(one_row ? sequences == ROWS : ot_packing_fill(p) > 0.99);
+            double places = (double)(sequences * SEQ_LEN);
+            assert_true(ot_packing_fill(p) == (double)ot_packing_tokens(p) / places);
             ot_packing_close(p);
         }
         ot_dataset_close(d);
