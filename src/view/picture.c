@@ -257,11 +257,10 @@ static void put_title(const struct ot_picture *f, struct ot_screen *s) {
     int width = ot_screen_width(state), name = ot_screen_width(f->history->name);
     int room = s->columns - width - 1;
     if (name > room && room > 8) { /* the end of a path says more than its begin */
-        const char *end = f->history->name + strlen(f->history->name);
-        while (end > f->history->name && ot_screen_width(end) < room - 3)
-            end--;
-        while (*end && (ot_screen_width(end) > room - 3 || (*end & 0xc0) == 0x80))
-            end++;
+        const char *end = f->history->name;
+        while (ot_screen_width(end) > room - 3)
+            for (end++; (*end & 0xc0) == 0x80; end++)
+                ;
         ot_screen_put(s, 0, ot_screen_put(s, 0, 0, 3, OT_STYLE_BOLD, "..."), room - 3, OT_STYLE_BOLD, end);
     } else {
         ot_screen_put(s, 0, 0, ot_max(room, 0), OT_STYLE_BOLD, f->history->name);

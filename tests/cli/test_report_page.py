@@ -17,6 +17,7 @@ class Page(html.parser.HTMLParser):
     def __init__(self, path):
         super().__init__()
         self.open, self.elements, self.tables, self.facts, self.text = [], [], {}, {}, ""
+        self.names = {}  # heading before a table, and the number of the table: its headings, and the names at its cells
         self.last = self.heading = ""
         self.bytes = os.path.getsize(path)
         self.source = read_bytes(path).decode()
@@ -30,8 +31,13 @@ class Page(html.parser.HTMLParser):
             return
         self.open.append(tag)
         self.last = ""
+        if tag == "table":
+            self.table = self.names.setdefault(len(self.names), [])
         if tag == "tr":
             self.tables.setdefault(self.heading, []).append([])
+            self.table.append([])
+        if "data-name" in dict(attributes):
+            self.table[-1].append(dict(attributes)["data-name"])
 
     def handle_startendtag(self, tag, attributes):
         self.elements.append((tag, dict(attributes)))
@@ -42,6 +48,8 @@ class Page(html.parser.HTMLParser):
             self.heading = self.last
         if tag in ("td", "th"):
             self.tables[self.heading][-1].append(self.last)
+        if tag == "th":
+            self.table[0].append(self.last)
         if tag == "dt":
             self.name = self.last
         if tag == "dd":
@@ -81,6 +89,10 @@ class Report(ProgramTest):
             self.assertFalse({"src", "href", "style", "onload", "onerror"} & set(attributes), attributes)
         self.assertNotRegex(page.source, r"https?:|@import|\b[Nn]a[Nn]\b|\binf\b")
         self.assertIn("prefers-color-scheme:dark", page.source)
+        for rows in page.names.values():  # narrow screens show a column's name at each cell
+            heads = [head.replace("-", "") for head in rows[0]]
+            for names in rows[1:]:
+                self.assertEqual([name.replace(" ", "").replace("-", "") for name in names], [head.replace(" ", "") for head in heads[1:]])
         ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
         self.assertEqual(len(ids), len(set(ids)))
         return page
@@ -203,6 +215,14 @@ class Report(ProgramTest):
         log.put(run_event("begun", 9), eval_event(0, 2.5))
         page = self.report("begun")
         self.assertEqual((page.facts["State"], page.markers()), ("before step 1", 1))
+        self.assertEqual(page.tables["Evaluations"][1:], [["★ 0", "2.5000", "12.18", "71.0 %", "300", "12.3 s"]])
+        self.assertEqual(page.tables["Options that are no defaults"][0], ["option", "value", "given by"])
+        log.put({**eval_event(3, 0.25), "reward_margin": 1.5, "exact_match": 0.5, "equal_results": 0.625})
+        page = self.report("begun")
+        self.assertEqual(page.tables["Evaluations"], [
+            ["after step", "loss", "accuracy", "margin", "exact match", "equal results", "rows", "time"],
+            ["0", "2.5000", "71.0 %", "-", "-", "-", "300", "12.3 s"],
+            ["★ 3", "0.2500", "71.0 %", "1.500", "50.0 %", "62.5 %", "300", "12.3 s"]])
         result = self.succeed("report", self.path("begun"), "--json").json()
         self.assertEqual(result, {"file": self.path("begun/report.html"), "bytes": page.bytes, "runs": 1})
         self.assertEqual(os.listdir(self.path("empty")), [])

@@ -72,6 +72,13 @@ class Watch(ProgramTest):
         self.assertEqual([line for line in lines if line == disks or line in tiers], [*tiers, disks])
         self.assertIn("lanes   predicted · compute 90 % · nvme_read 75 % · cpu 60 % · h2d 40 %", lines)
         self.check_curve(terminal, 8, 80)
+        order = ["speed", "lanes", "gpu", "host", "nvme", "disks", "model", "machine"]  # the most important ones first
+        for rows in (5, 6, 7, 9, 12, 14, 17, 20):
+            terminal.resize(rows, 80)
+            terminal.read(0.3)
+            labels = self.labels(terminal)
+            self.assertEqual(labels, ["loss", *order[:len(labels) - 1]])
+            self.assertTrue(1 < len(labels) <= rows - 3, (rows, labels))
         terminal.resize(10, 40)
         terminal.until("step 100/1,200 · ETA ")
         self.assertEqual(self.labels(terminal)[:2], ["loss", "speed"])
