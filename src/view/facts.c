@@ -224,6 +224,7 @@ struct ot_fact_memory ot_fact_memory(const struct ot_history *h, int tier) {
         if (of && strcmp(of, name) == 0)
             m.planned = (isnan(m.planned) ? 0 : m.planned) + bytes;
     }
+    m.planned = m.planned <= OT_HISTORY_MOST ? m.planned : NAN;
     return m;
 }
 

@@ -72,8 +72,14 @@ void ot_history_close(struct ot_history *h) {
 
 /* ---- events ---- */
 
+/* NaN for a larger value too: no run has such numbers, and they fit into no integer. */
+static double real_of(const struct ot_json *value) {
+    double real = ot_json_real(value, NAN);
+    return fabs(real) <= OT_HISTORY_MOST ? real : NAN;
+}
+
 static double number(const struct ot_json *event, const char *key) {
-    return ot_json_real(ot_json_get(event, key), NAN);
+    return real_of(ot_json_get(event, key));
 }
 
 /* Unix time of "2026-01-31T23:59:59.125Z"; 0: not such a text. */
@@ -81,7 +87,8 @@ static double time_of(const struct ot_json *event) {
     const char *text = ot_json_string(ot_json_get(event, "time"), NULL);
     struct tm utc = {0};
     const char *end = text ? strptime(text, "%Y-%m-%dT%H:%M:%S", &utc) : NULL;
-    return end ? (double)timegm(&utc) + (*end == '.' ? strtod(end, NULL) : 0) : 0;
+    double fraction = end && *end == '.' ? strtod(end, NULL) : 0;
+    return end ? (double)timegm(&utc) + (fraction < 1 ? fraction : 0) : 0;
 }
 
 static void drop_evals(struct ot_history *h, int64_t from) {
@@ -333,7 +340,7 @@ double ot_history_number(const struct ot_history *h, enum ot_history_event event
         snprintf(key, sizeof key, "%.*s", (int)n, path);
         at = ot_json_get(at, key);
     }
-    return ot_json_real(at, NAN);
+    return real_of(at);
 }
 
 int64_t ot_history_steps(const struct ot_history *h) {

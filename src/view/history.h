@@ -24,6 +24,8 @@ enum {
     OT_HISTORY_TAIL = 64
 };
 
+#define OT_HISTORY_MOST 1e15 /* the largest real number that is taken from a log */
+
 enum ot_run_state {
     OT_RUN_WAITS,   /* there is no log yet */
     OT_RUN_RUNS,    /* the log has no end, and a process holds it, or it is seconds old */

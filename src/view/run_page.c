@@ -26,24 +26,29 @@ static void put(const struct page *p, const char *html) {
 
 /* ---- numbers as text; "-" for an unknown one ---- */
 
+/* False for NaN, and for quotients of numbers that no run has. */
+static bool is_number(double value) {
+    return fabs(value) <= OT_HISTORY_MOST;
+}
+
 static const char *bytes(double value, char text[OT_TEXT_BYTES]) {
-    return isnan(value) ? "-" : ot_text_bytes((int64_t)value, text);
+    return is_number(value) ? ot_text_bytes((int64_t)value, text) : "-";
 }
 
 static const char *seconds(double value, char text[OT_TEXT_BYTES]) {
-    return isnan(value) ? "-" : ot_text_seconds(value, text);
+    return is_number(value) ? ot_text_seconds(value, text) : "-";
 }
 
 static const char *duration(double value, char text[OT_TEXT_BYTES]) {
-    return isnan(value) ? "-" : ot_text_duration(value, text);
+    return is_number(value) ? ot_text_duration(value, text) : "-";
 }
 
 static const char *rate(double value, char text[OT_TEXT_BYTES]) {
-    return isnan(value) ? "-" : ot_text_rate(value, text);
+    return is_number(value) ? ot_text_rate(value, text) : "-";
 }
 
 static const char *real(double value, const char *format, char text[OT_TEXT_BYTES]) {
-    if (isnan(value))
+    if (!is_number(value))
         return "-";
     snprintf(text, OT_TEXT_BYTES, format, value);
     return text;

@@ -212,7 +212,7 @@ class Watch(ProgramTest):
         text = terminal.text()
         self.assertIn("日", text)
         self.assertIn("lost    no space", text)
-        self.assertIn("guard   1 step skipped · 2 losses not finite", text)
+        self.assertIn("guard   1 step skipped · 3 losses not finite", text)
         self.assertIn("loss    not finite", text)
         self.leave(terminal)
 

@@ -174,8 +174,12 @@ static void events_become_a_history(void **state) {
     assert_true(ot_history_number(h, OT_HISTORY_RUN, "plan.steps") == 12);
     assert_true(isnan(ot_history_number(h, OT_HISTORY_RUN, "plan.steps.more")));
     assert_true(isnan(ot_history_number(h, OT_HISTORY_DONE, "steps")));
-    assert_int_equal(h->left_out, 0);
     assert_int_equal(ot_history_state(h), OT_RUN_RUNS); /* it has just changed */
+    put(r, "a", "{\"event\":\"done\",\"seconds\":1e15,\"tokens\":-1e16}\n");
+    read_all(r);
+    assert_true(ot_history_number(h, OT_HISTORY_DONE, "seconds") == 1e15);
+    assert_true(isnan(ot_history_number(h, OT_HISTORY_DONE, "tokens")));
+    assert_int_equal(h->left_out, 0);
 }
 
 static void a_line_is_read_when_it_is_whole(void **state) {
