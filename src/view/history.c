@@ -123,7 +123,8 @@ static void take_step(struct ot_history *h, const struct ot_json *event) {
     h->not_finite += isnan(h->step.loss);
     h->last_step_time = time_of(event);
     if (h->step.seconds > 0) {
-        h->mean_seconds += (h->mean_seconds > 0 ? 1.0 / 20 : 1) * (h->step.seconds - h->mean_seconds);
+        h->timed_steps++;
+        h->mean_seconds += (h->step.seconds - h->mean_seconds) / (double)ot_min(h->timed_steps, 20);
         h->step_seconds += h->step.seconds;
     }
 }
@@ -164,6 +165,7 @@ static void keep_event(struct ot_history *h, enum ot_history_event kind, struct 
         }
         h->began = time_of(*event);
         h->step_seconds = h->mean_seconds = 0;
+        h->timed_steps = 0;
     }
     ot_json_free(h->last[kind]);
     h->last[kind] = *event;

@@ -58,7 +58,7 @@ class Watch(ProgramTest):
         tiers = ["gpu     [###################.] 22.0 GiB of 23.0 GiB · 22.0 GiB planned",
                  "host    [#################...] 44.0 GiB of 50.0 GiB · 44.0 GiB planned",
                  "nvme    [########............] 81.0 GiB of 200.0 GiB · as planned"]
-        disks = "disks   read 4.00 GB/s · write 2.00 GB/s · a step 13 GB read, 6.5 GB written"
+        disks = "disks   read 4 GB/s · write 2 GB/s · a step 13 GB read, 6.5 GB written"
         for line in (speed, lanes, *tiers, disks, "model   llama-7b · llama · 6.74 B parameters, bf16", "tokens a second"):
             self.assertIn(line, lines)
         self.assertRegex(lines[-1], r"^q leaves +last step [\d.]+s ago$")

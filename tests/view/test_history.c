@@ -175,6 +175,13 @@ static void events_become_a_history(void **state) {
     assert_true(isnan(ot_history_number(h, OT_HISTORY_RUN, "plan.steps.more")));
     assert_true(isnan(ot_history_number(h, OT_HISTORY_DONE, "steps")));
     assert_int_equal(ot_history_state(h), OT_RUN_RUNS); /* it has just changed */
+    put(r, "a", "{\"event\": \"step\", \"step\": 12, \"loss\": 2, \"seconds\": 5}\n");
+    read_all(r);
+    assert_true(fabs(h->mean_seconds - 3) < 1e-12 && h->step_seconds == 9 &&
+                ot_fact_step_seconds(h) == h->mean_seconds);
+    put(r, "a", "{\"event\":\"done\",\"measured_step_seconds\":2.5}\n");
+    read_all(r);
+    assert_true(ot_fact_step_seconds(h) == 2.5);
     put(r, "a", "{\"event\":\"done\",\"seconds\":1e15,\"tokens\":-1e16}\n");
     read_all(r);
     assert_true(ot_history_number(h, OT_HISTORY_DONE, "seconds") == 1e15);

@@ -189,7 +189,9 @@ static void parts_of_a_picture(void **state) {
     check_picture(picture_of("a", 12, 28, 101, 100, 1), "\n    210                 ****\n", true);
     check_picture(picture_of("a", 12, 28, 101, 100, 1), "\n    111 ****\n        101", true);
     check_picture(picture_of("a", 24, 80, 1, 5, 0.5),
-                  "disks   read 2.00 GB/s | write 4.00 GB/s | a step 1 GB read, 2 GB", true);
+                  "disks   read 2 GB/s | write 4 GB/s | a step 1 GB read, 2 GB", true);
+    check_picture(picture_of("a", 24, 80, 1, 5, 100), "disks   read 0.01 GB/s | write 0.02 GB/s | a step",
+                  true);
     check_picture(picture_of("a", 24, 80, 1, 5, 1), "speed   1,000 tok/s | lr 0.00e+00\n", true);
     check_picture(picture_of("a", 24, 72, 1, 5, 1), "[####################] step 5 of 5", true);
     check_picture(picture_of("a", 24, 71, 1, 5, 1), "[##########] step 5 of 5", true);
