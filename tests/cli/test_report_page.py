@@ -112,6 +112,7 @@ class Report(ProgramTest):
         self.assertEqual(row[6], f"{int(done['tokens'] / done['seconds'] + 0.5):,}")
         self.assertEqual(page.facts["State"], "finished")
         self.assertRegex(page.facts["Model"], r"^tiny-test · llama · 123 K parameters, fp32$")
+        self.assertEqual(page.tables["Evaluations"][0], ["after step", "loss", "perplexity", "accuracy", "rows", "time"])
         rows = page.tables["Evaluations"][1:]
         self.assertEqual([row[0].strip("★ ") for row in rows], [str(event["step"]) for event in evals])
         self.assertEqual([row[1] for row in rows], [f"{event['loss']:.4f}" for event in evals])
@@ -136,7 +137,7 @@ class Report(ProgramTest):
     def test_runs_beside_each_other(self):
         for name, options in (("a", {"lr": 1e-5}), ("b", {"lr": 3e-5, "pack": False}), ("c", {"clip": 0})):
             log = self.write(name)
-            log.put(run_event(name, 30, **options), *(step_event(s, 30, loss_of(s)) for s in range(1, 31)), eval_event(30, 0.5))
+            log.put(run_event(name, 30, **options), *(step_event(s, 30, loss_of(s)) for s in range(1, 31)), {**eval_event(30, 0.5), "exact_match": 0.25})
             log.put({"event": "predicted_again", "from_step": 3, "to_step": 4, "step_seconds": 3.4, "busy_seconds": {"compute": 1.7}},
                     {"event": "done", "steps": 30, "tokens": 480000, "seconds": 120, "interrupted": False, "measured_step_seconds": 4.0,
                      "gpu_used_bytes": 1 << 34, "gpu_planned_bytes": 1 << 35, "process_peak_bytes": 1 << 36})
@@ -156,6 +157,7 @@ class Report(ProgramTest):
         self.assertEqual(page.tables["Memory"][1:4], [["gpu", "16.0 GiB", "22.0 GiB", "23.0 GiB"], ["host", "44.0 GiB", "44.0 GiB", "50.0 GiB"],
                                                       ["nvme", "-", "81.0 GiB", "200.0 GiB"]])
         self.assertIn("Peak of the process: 64.0 GiB.", page.text)
+        self.assertEqual(page.tables["Evaluations"][1], ["★ 30", "0.5000", "1.649", "71.0 %", "25.0 %", "300", "12.3 s"])
 
     def test_a_long_run_that_was_resumed_makes_a_small_page(self):
         log = self.write("long")
@@ -210,6 +212,7 @@ class Report(ProgramTest):
         self.fail_with(5, "cannot write: No such file", "report", self.path("real"), "--out", self.path("none/x.html"))
         page = self.report("config")
         self.assertEqual((page.facts["State"], page.curves()), ("no log yet", []))
+        self.assertNotIn("Curves", page.text)
         self.assertEqual(page.tables["Options that are no defaults"][1:], [["--model", "tiny-test", "-"], ["--lr", "0.1", "command line"]])
         log = self.write("begun")
         log.put(run_event("begun", 9), eval_event(0, 2.5))
