@@ -307,8 +307,9 @@ static void the_lock_tells_a_run_from_a_lost_one(void **state) {
 static void memory_of_a_tier_is_the_sum_of_its_ledger(void **state) {
     struct run *r = *state;
     put(r, "w",
-        "{\"event\": \"run\", \"plan\": {\"steps\": 9, \"gpu_budget_bytes\": 100, \"ledger\": [{\"tier\": \"gpu\", "
-        "\"bytes\": 30}, {\"tier\": \"host\", \"bytes\": 5}, {\"tier\": \"gpu\", \"bytes\": 40}, 7]}}\n");
+        "{\"event\": \"run\", \"plan\": {\"steps\": 9, \"gpu_budget_bytes\": 100, \"ledger\": "
+        "[{\"tier\": \"gpu\", \"bytes\": 30}, {\"tier\": \"host\", \"bytes\": 5}, "
+        "{\"tier\": \"gpu\", \"bytes\": 40}, 7]}}\n");
     read_all(r);
     struct ot_fact_memory gpu = ot_fact_memory(r->history, OT_TIER_GPU);
     assert_true(gpu.planned == 70 && gpu.budget == 100 && isnan(gpu.used));
