@@ -141,7 +141,7 @@ const char *ot_fact_machine(const struct ot_history *h, char text[OT_FACT_BYTES]
     if (*ot_fact_text(ot_json_get(machine, "device"), part, sizeof part))
         add(&w, "%s", part);
     if (whole(machine, "cores") > 0)
-        add(&w, "%lld cores", (long long)whole(machine, "cores"));
+        add(&w, "%lld core%s", (long long)whole(machine, "cores"), ot_plural(whole(machine, "cores")));
     if (whole(machine, "ram_bytes") > 0)
         add(&w, "RAM %s", ot_text_bytes(whole(machine, "ram_bytes"), size));
     if (ranks > 1)
@@ -204,6 +204,11 @@ const char *ot_fact_guard(const struct ot_history *h, char text[OT_FACT_BYTES]) 
 
 /* ---- numbers ---- */
 
+double ot_fact_step_seconds(const struct ot_history *h) {
+    double measured = ot_history_number(h, OT_HISTORY_DONE, "measured_step_seconds");
+    return !isnan(measured) ? measured : h->mean_seconds > 0 ? h->mean_seconds : NAN;
+}
+
 struct ot_fact_memory ot_fact_memory(const struct ot_history *h, int tier) {
     const char *name = ot_tier_name((enum ot_tier)tier);
     const struct ot_json *ledger = ot_json_get(ot_json_get(h->last[OT_HISTORY_RUN], "plan"), "ledger");
@@ -224,6 +229,7 @@ struct ot_fact_memory ot_fact_memory(const struct ot_history *h, int tier) {
         if (of && strcmp(of, name) == 0)
             m.planned = (isnan(m.planned) ? 0 : m.planned) + bytes;
     }
+    m.planned = m.planned <= OT_HISTORY_MOST ? m.planned : NAN;
     return m;
 }
 

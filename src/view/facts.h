@@ -28,6 +28,8 @@ const char *ot_fact_text(const struct ot_json *value, char *text, size_t bytes);
 
 /* ---- numbers ---- */
 
+double ot_fact_step_seconds(const struct ot_history *h); /* measured: of the whole run, else of late steps */
+
 struct ot_fact_memory { /* of a tier, in bytes; NaN: unknown */
     double used, planned, budget;
 };

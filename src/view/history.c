@@ -72,8 +72,14 @@ void ot_history_close(struct ot_history *h) {
 
 /* ---- events ---- */
 
+/* NaN for a larger value too: no run has such numbers, and they fit into no integer. */
+static double real_of(const struct ot_json *value) {
+    double real = ot_json_real(value, NAN);
+    return fabs(real) <= OT_HISTORY_MOST ? real : NAN;
+}
+
 static double number(const struct ot_json *event, const char *key) {
-    return ot_json_real(ot_json_get(event, key), NAN);
+    return real_of(ot_json_get(event, key));
 }
 
 /* Unix time of "2026-01-31T23:59:59.125Z"; 0: not such a text. */
@@ -81,7 +87,8 @@ static double time_of(const struct ot_json *event) {
     const char *text = ot_json_string(ot_json_get(event, "time"), NULL);
     struct tm utc = {0};
     const char *end = text ? strptime(text, "%Y-%m-%dT%H:%M:%S", &utc) : NULL;
-    return end ? (double)timegm(&utc) + (*end == '.' ? strtod(end, NULL) : 0) : 0;
+    double fraction = end && *end == '.' ? strtod(end, NULL) : 0;
+    return end ? (double)timegm(&utc) + (fraction < 1 ? fraction : 0) : 0;
 }
 
 static void drop_evals(struct ot_history *h, int64_t from) {
@@ -116,7 +123,8 @@ static void take_step(struct ot_history *h, const struct ot_json *event) {
     h->not_finite += isnan(h->step.loss);
     h->last_step_time = time_of(event);
     if (h->step.seconds > 0) {
-        h->mean_seconds += (h->mean_seconds > 0 ? 1.0 / 20 : 1) * (h->step.seconds - h->mean_seconds);
+        h->timed_steps++;
+        h->mean_seconds += (h->step.seconds - h->mean_seconds) / (double)ot_min(h->timed_steps, 20);
         h->step_seconds += h->step.seconds;
     }
 }
@@ -157,6 +165,7 @@ static void keep_event(struct ot_history *h, enum ot_history_event kind, struct 
         }
         h->began = time_of(*event);
         h->step_seconds = h->mean_seconds = 0;
+        h->timed_steps = 0;
     }
     ot_json_free(h->last[kind]);
     h->last[kind] = *event;
@@ -333,7 +342,7 @@ double ot_history_number(const struct ot_history *h, enum ot_history_event event
         snprintf(key, sizeof key, "%.*s", (int)n, path);
         at = ot_json_get(at, key);
     }
-    return ot_json_real(at, NAN);
+    return real_of(at);
 }
 
 int64_t ot_history_steps(const struct ot_history *h) {

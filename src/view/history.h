@@ -24,6 +24,8 @@ enum {
     OT_HISTORY_TAIL = 64
 };
 
+#define OT_HISTORY_MOST 1e15 /* the largest real number that is taken from a log */
+
 enum ot_run_state {
     OT_RUN_WAITS,   /* there is no log yet */
     OT_RUN_RUNS,    /* the log has no end, and a process holds it, or it is seconds old */
@@ -69,8 +71,9 @@ struct ot_history {
     struct ot_curve loss, rate, norm, lr, eval_loss; /* rate: tokens a second */
     int64_t skipped, spikes, not_finite;             /* steps */
     int64_t left_out;                                /* lines */
-    double mean_seconds;                             /* of a step: a running mean in which each counts 1/20 */
-    double step_seconds;                             /* sum since the last "run" */
+    double mean_seconds;          /* of a step: a running mean in which each counts 1/20, or 1/n of n steps */
+    int64_t timed_steps;          /* since the last "run" */
+    double step_seconds;          /* sum since the last "run" */
     double began, last_step_time; /* Unix time of the last "run" and of the last step; 0: unknown */
     double changed;               /* Unix time of the last change of the log; 0: there is none */
     /* Private: the open log */

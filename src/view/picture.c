@@ -92,8 +92,8 @@ static void add_speed(const struct ot_picture *f, struct lines *lines) {
     struct line *line = add_line(lines, 1, "speed");
     if (h->step.tokens_per_s > 0)
         part(line, "%s tok/s", ot_text_rate(h->step.tokens_per_s, rate));
-    if (h->mean_seconds > 0)
-        part(line, "%s a step", ot_text_seconds(h->mean_seconds, step));
+    if (ot_fact_step_seconds(h) > 0)
+        part(line, "%s a step", ot_text_seconds(ot_fact_step_seconds(h), step));
     if (h->step.roof_share > 0)
         part(line, "roof %.0f %%", 100 * h->step.roof_share);
     if (forecast > 0)
@@ -157,11 +157,13 @@ static void add_disks(const struct ot_picture *f, struct lines *lines) {
     const struct ot_history_step *s = &f->history->step;
     if (!(s->nvme_read_bytes + s->nvme_written_bytes > 0) || !(s->seconds > 0))
         return;
+    double most = fmax(s->nvme_read_bytes, s->nvme_written_bytes), unit = most < 1e8 ? 1e6 : 1e9;
+    const char *name = most < 1e8 ? "MB" : "GB";
+    double read = s->nvme_read_bytes / unit, written = s->nvme_written_bytes / unit;
     struct line *line = add_line(lines, 6, "disks");
-    part(line, "read %.2f GB/s", s->nvme_read_bytes * 1e-9 / s->seconds);
-    part(line, "write %.2f GB/s", s->nvme_written_bytes * 1e-9 / s->seconds);
-    part(line, "a step %.3g GB read, %.3g GB written", s->nvme_read_bytes * 1e-9,
-         s->nvme_written_bytes * 1e-9);
+    part(line, "read %.3g %s/s", read / s->seconds, name);
+    part(line, "write %.3g %s/s", written / s->seconds, name);
+    part(line, "a step %.3g %s read, %.3g %s written", read, name, written, name);
 }
 
 static void add_gpus(const struct ot_picture *f, struct lines *lines) {
@@ -257,11 +259,10 @@ static void put_title(const struct ot_picture *f, struct ot_screen *s) {
     int width = ot_screen_width(state), name = ot_screen_width(f->history->name);
     int room = s->columns - width - 1;
     if (name > room && room > 8) { /* the end of a path says more than its begin */
-        const char *end = f->history->name + strlen(f->history->name);
-        while (end > f->history->name && ot_screen_width(end) < room - 3)
-            end--;
-        while (*end && (ot_screen_width(end) > room - 3 || (*end & 0xc0) == 0x80))
-            end++;
+        const char *end = f->history->name;
+        while (ot_screen_width(end) > room - 3)
+            for (end++; (*end & 0xc0) == 0x80; end++)
+                ;
         ot_screen_put(s, 0, ot_screen_put(s, 0, 0, 3, OT_STYLE_BOLD, "..."), room - 3, OT_STYLE_BOLD, end);
     } else {
         ot_screen_put(s, 0, 0, ot_max(room, 0), OT_STYLE_BOLD, f->history->name);

@@ -26,24 +26,29 @@ static void put(const struct page *p, const char *html) {
 
 /* ---- numbers as text; "-" for an unknown one ---- */
 
+/* False for NaN, and for quotients of numbers that no run has. */
+static bool is_number(double value) {
+    return fabs(value) <= OT_HISTORY_MOST;
+}
+
 static const char *bytes(double value, char text[OT_TEXT_BYTES]) {
-    return isnan(value) ? "-" : ot_text_bytes((int64_t)value, text);
+    return is_number(value) ? ot_text_bytes((int64_t)value, text) : "-";
 }
 
 static const char *seconds(double value, char text[OT_TEXT_BYTES]) {
-    return isnan(value) ? "-" : ot_text_seconds(value, text);
+    return is_number(value) ? ot_text_seconds(value, text) : "-";
 }
 
 static const char *duration(double value, char text[OT_TEXT_BYTES]) {
-    return isnan(value) ? "-" : ot_text_duration(value, text);
+    return is_number(value) ? ot_text_duration(value, text) : "-";
 }
 
 static const char *rate(double value, char text[OT_TEXT_BYTES]) {
-    return isnan(value) ? "-" : ot_text_rate(value, text);
+    return is_number(value) ? ot_text_rate(value, text) : "-";
 }
 
 static const char *real(double value, const char *format, char text[OT_TEXT_BYTES]) {
-    if (isnan(value))
+    if (!is_number(value))
         return "-";
     snprintf(text, OT_TEXT_BYTES, format, value);
     return text;
@@ -163,11 +168,6 @@ static void put_curves(const struct page *p) {
 
 /* ---- the runs beside each other ---- */
 
-static double measured_step(const struct ot_history *h) {
-    double done = ot_history_number(h, OT_HISTORY_DONE, "measured_step_seconds");
-    return !isnan(done) ? done : h->mean_seconds > 0 ? h->mean_seconds : NAN;
-}
-
 /* Tokens divided by the time of all steps, or of the whole run. */
 static double whole_rate(const struct ot_history *h) {
     double tokens = ot_history_number(h, OT_HISTORY_DONE, "tokens");
@@ -183,7 +183,7 @@ static void put_run_row(const struct page *p, const struct ot_history *h, const 
     ot_page_cell(p->out, columns[2], ot_text_count(h->step.step, text));
     ot_page_cell(p->out, columns[3], real(h->step.step ? h->step.loss : NAN, "%.4f", text));
     ot_page_cell(p->out, columns[4], real(best ? best->loss : NAN, "%.4f", text));
-    ot_page_cell(p->out, columns[5], seconds(measured_step(h), text));
+    ot_page_cell(p->out, columns[5], seconds(ot_fact_step_seconds(h), text));
     ot_page_cell(p->out, columns[6], rate(whole_rate(h), text));
     ot_page_cell(p->out, columns[7], bytes(ot_fact_memory(h, OT_TIER_GPU).used, text));
     ot_page_cell(p->out, columns[8], duration(ot_history_number(h, OT_HISTORY_DONE, "seconds"), text));
@@ -311,7 +311,7 @@ static void put_compared(const struct page *p, const char *name, double predicte
 
 static void put_prediction(const struct page *p, const struct ot_history *h) {
     double step = ot_history_number(h, OT_HISTORY_RUN, "prediction.step_seconds");
-    double again = ot_history_number(h, OT_HISTORY_AGAIN, "step_seconds"), measured = measured_step(h);
+    double again = ot_history_number(h, OT_HISTORY_AGAIN, "step_seconds"), measured = ot_fact_step_seconds(h);
     bool is_done = h->last[OT_HISTORY_DONE] && !h->last[OT_HISTORY_RESUME];
     if (isnan(step))
         return;

@@ -589,7 +589,9 @@ class Signals(program.ProgramTest):
         time.sleep(0.02)
         child.send_signal(signal.SIGINT)
         out, err = child.communicate(timeout=60)
-        self.assertEqual((child.returncode, out), (8, b""), err)
+        end = json.loads(out)  # the one line after "run"
+        self.assertEqual((child.returncode, end["event"], end["exit_code"]), (8, "failed", 8), err)
+        self.assertEqual(end, self.log("long-eval")[-1])
         self.assertTrue(err.endswith(b"\nerror: stopped before step 1: nothing was trained\n"), err)
 
     def test_a_killed_run_leaves_no_temporary_file(self):

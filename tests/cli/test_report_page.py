@@ -17,6 +17,7 @@ class Page(html.parser.HTMLParser):
     def __init__(self, path):
         super().__init__()
         self.open, self.elements, self.tables, self.facts, self.text = [], [], {}, {}, ""
+        self.names = {}  # heading before a table, and the number of the table: its headings, and the names at its cells
         self.last = self.heading = ""
         self.bytes = os.path.getsize(path)
         self.source = read_bytes(path).decode()
@@ -30,8 +31,13 @@ class Page(html.parser.HTMLParser):
             return
         self.open.append(tag)
         self.last = ""
+        if tag == "table":
+            self.table = self.names.setdefault(len(self.names), [])
         if tag == "tr":
             self.tables.setdefault(self.heading, []).append([])
+            self.table.append([])
+        if "data-name" in dict(attributes):
+            self.table[-1].append(dict(attributes)["data-name"])
 
     def handle_startendtag(self, tag, attributes):
         self.elements.append((tag, dict(attributes)))
@@ -42,6 +48,8 @@ class Page(html.parser.HTMLParser):
             self.heading = self.last
         if tag in ("td", "th"):
             self.tables[self.heading][-1].append(self.last)
+        if tag == "th":
+            self.table[0].append(self.last)
         if tag == "dt":
             self.name = self.last
         if tag == "dd":
@@ -81,6 +89,10 @@ class Report(ProgramTest):
             self.assertFalse({"src", "href", "style", "onload", "onerror"} & set(attributes), attributes)
         self.assertNotRegex(page.source, r"https?:|@import|\b[Nn]a[Nn]\b|\binf\b")
         self.assertIn("prefers-color-scheme:dark", page.source)
+        for rows in page.names.values():  # narrow screens show a column's name at each cell
+            heads = [head.replace("-", "") for head in rows[0]]
+            for names in rows[1:]:
+                self.assertEqual([name.replace(" ", "").replace("-", "") for name in names], [head.replace(" ", "") for head in heads[1:]])
         ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
         self.assertEqual(len(ids), len(set(ids)))
         return page
@@ -100,6 +112,7 @@ class Report(ProgramTest):
         self.assertEqual(row[6], f"{int(done['tokens'] / done['seconds'] + 0.5):,}")
         self.assertEqual(page.facts["State"], "finished")
         self.assertRegex(page.facts["Model"], r"^tiny-test · llama · 123 K parameters, fp32$")
+        self.assertEqual(page.tables["Evaluations"][0], ["after step", "loss", "perplexity", "accuracy", "rows", "time"])
         rows = page.tables["Evaluations"][1:]
         self.assertEqual([row[0].strip("★ ") for row in rows], [str(event["step"]) for event in evals])
         self.assertEqual([row[1] for row in rows], [f"{event['loss']:.4f}" for event in evals])
@@ -124,7 +137,7 @@ class Report(ProgramTest):
     def test_runs_beside_each_other(self):
         for name, options in (("a", {"lr": 1e-5}), ("b", {"lr": 3e-5, "pack": False}), ("c", {"clip": 0})):
             log = self.write(name)
-            log.put(run_event(name, 30, **options), *(step_event(s, 30, loss_of(s)) for s in range(1, 31)), eval_event(30, 0.5))
+            log.put(run_event(name, 30, **options), *(step_event(s, 30, loss_of(s)) for s in range(1, 31)), {**eval_event(30, 0.5), "exact_match": 0.25})
             log.put({"event": "predicted_again", "from_step": 3, "to_step": 4, "step_seconds": 3.4, "busy_seconds": {"compute": 1.7}},
                     {"event": "done", "steps": 30, "tokens": 480000, "seconds": 120, "interrupted": False, "measured_step_seconds": 4.0,
                      "gpu_used_bytes": 1 << 34, "gpu_planned_bytes": 1 << 35, "process_peak_bytes": 1 << 36})
@@ -144,6 +157,7 @@ class Report(ProgramTest):
         self.assertEqual(page.tables["Memory"][1:4], [["gpu", "16.0 GiB", "22.0 GiB", "23.0 GiB"], ["host", "44.0 GiB", "44.0 GiB", "50.0 GiB"],
                                                       ["nvme", "-", "81.0 GiB", "200.0 GiB"]])
         self.assertIn("Peak of the process: 64.0 GiB.", page.text)
+        self.assertEqual(page.tables["Evaluations"][1], ["★ 30", "0.5000", "1.649", "71.0 %", "25.0 %", "300", "12.3 s"])
 
     def test_a_long_run_that_was_resumed_makes_a_small_page(self):
         log = self.write("long")
@@ -198,11 +212,20 @@ class Report(ProgramTest):
         self.fail_with(5, "cannot write: No such file", "report", self.path("real"), "--out", self.path("none/x.html"))
         page = self.report("config")
         self.assertEqual((page.facts["State"], page.curves()), ("no log yet", []))
+        self.assertNotIn("Curves", page.text)
         self.assertEqual(page.tables["Options that are no defaults"][1:], [["--model", "tiny-test", "-"], ["--lr", "0.1", "command line"]])
         log = self.write("begun")
         log.put(run_event("begun", 9), eval_event(0, 2.5))
         page = self.report("begun")
         self.assertEqual((page.facts["State"], page.markers()), ("before step 1", 1))
+        self.assertEqual(page.tables["Evaluations"][1:], [["★ 0", "2.5000", "12.18", "71.0 %", "300", "12.3 s"]])
+        self.assertEqual(page.tables["Options that are no defaults"][0], ["option", "value", "given by"])
+        log.put({**eval_event(3, 0.25), "reward_margin": 1.5, "exact_match": 0.5, "equal_results": 0.625})
+        page = self.report("begun")
+        self.assertEqual(page.tables["Evaluations"], [
+            ["after step", "loss", "accuracy", "margin", "exact match", "equal results", "rows", "time"],
+            ["0", "2.5000", "71.0 %", "-", "-", "-", "300", "12.3 s"],
+            ["★ 3", "0.2500", "71.0 %", "1.500", "50.0 %", "62.5 %", "300", "12.3 s"]])
         result = self.succeed("report", self.path("begun"), "--json").json()
         self.assertEqual(result, {"file": self.path("begun/report.html"), "bytes": page.bytes, "runs": 1})
         self.assertEqual(os.listdir(self.path("empty")), [])

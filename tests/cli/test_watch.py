@@ -58,7 +58,7 @@ class Watch(ProgramTest):
         tiers = ["gpu     [###################.] 22.0 GiB of 23.0 GiB · 22.0 GiB planned",
                  "host    [#################...] 44.0 GiB of 50.0 GiB · 44.0 GiB planned",
                  "nvme    [########............] 81.0 GiB of 200.0 GiB · as planned"]
-        disks = "disks   read 4.00 GB/s · write 2.00 GB/s · a step 13 GB read, 6.5 GB written"
+        disks = "disks   read 4 GB/s · write 2 GB/s · a step 13 GB read, 6.5 GB written"
         for line in (speed, lanes, *tiers, disks, "model   llama-7b · llama · 6.74 B parameters, bf16", "tokens a second"):
             self.assertIn(line, lines)
         self.assertRegex(lines[-1], r"^q leaves +last step [\d.]+s ago$")
@@ -72,6 +72,13 @@ class Watch(ProgramTest):
         self.assertEqual([line for line in lines if line == disks or line in tiers], [*tiers, disks])
         self.assertIn("lanes   predicted · compute 90 % · nvme_read 75 % · cpu 60 % · h2d 40 %", lines)
         self.check_curve(terminal, 8, 80)
+        order = ["speed", "lanes", "gpu", "host", "nvme", "disks", "model", "machine"]  # the most important ones first
+        for rows in (5, 6, 7, 9, 12, 14, 17, 20):
+            terminal.resize(rows, 80)
+            terminal.read(0.3)
+            labels = self.labels(terminal)
+            self.assertEqual(labels, ["loss", *order[:len(labels) - 1]])
+            self.assertTrue(1 < len(labels) <= rows - 3, (rows, labels))
         terminal.resize(10, 40)
         terminal.until("step 100/1,200 · ETA ")
         self.assertEqual(self.labels(terminal)[:2], ["loss", "speed"])
@@ -205,7 +212,7 @@ class Watch(ProgramTest):
         text = terminal.text()
         self.assertIn("日", text)
         self.assertIn("lost    no space", text)
-        self.assertIn("guard   1 step skipped · 2 losses not finite", text)
+        self.assertIn("guard   1 step skipped · 3 losses not finite", text)
         self.assertIn("loss    not finite", text)
         self.leave(terminal)
 

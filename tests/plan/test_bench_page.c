@@ -130,6 +130,9 @@ static void a_page_has_its_pictures_and_all_points(void **state) {
     assert_int_equal(count(page, "width=device-width"), 1);
     assert_int_equal(count(page, "@media screen and (max-width:52rem)"), 1); /* a point is a block there */
     assert_int_equal(count(page, "<td data-name=\""), 5 * (count(page, "<th>") - 1));
+    assert_int_equal(count(page, "<td data-name=\"micro-batches\">"), 5);
+    assert_int_equal(count(page, "<th>micro-<br>batches</th>"), 1);
+    assert_int_equal(count(page, "<td data-name=\"tokens a step\">"), 5);
     assert_int_equal(count(page, "@media print"), 1);
     free(page);
     free(bench);

@@ -174,8 +174,19 @@ static void events_become_a_history(void **state) {
     assert_true(ot_history_number(h, OT_HISTORY_RUN, "plan.steps") == 12);
     assert_true(isnan(ot_history_number(h, OT_HISTORY_RUN, "plan.steps.more")));
     assert_true(isnan(ot_history_number(h, OT_HISTORY_DONE, "steps")));
-    assert_int_equal(h->left_out, 0);
     assert_int_equal(ot_history_state(h), OT_RUN_RUNS); /* it has just changed */
+    put(r, "a", "{\"event\": \"step\", \"step\": 12, \"loss\": 2, \"seconds\": 5}\n");
+    read_all(r);
+    assert_true(fabs(h->mean_seconds - 3) < 1e-12 && h->step_seconds == 9 &&
+                ot_fact_step_seconds(h) == h->mean_seconds);
+    put(r, "a", "{\"event\":\"done\",\"measured_step_seconds\":2.5}\n");
+    read_all(r);
+    assert_true(ot_fact_step_seconds(h) == 2.5);
+    put(r, "a", "{\"event\":\"done\",\"seconds\":1e15,\"tokens\":-1e16}\n");
+    read_all(r);
+    assert_true(ot_history_number(h, OT_HISTORY_DONE, "seconds") == 1e15);
+    assert_true(isnan(ot_history_number(h, OT_HISTORY_DONE, "tokens")));
+    assert_int_equal(h->left_out, 0);
 }
 
 static void a_line_is_read_when_it_is_whole(void **state) {
@@ -243,9 +254,10 @@ static void another_log_is_read_from_its_beginning(void **state) {
     read_all(r);
     assert_true(h->step.step == 12 && h->loss.n == 3);
     put(r, "w",
-        RUN STEP("10", "6") STEP("11", "8") STEP("11", "9") STEP("11", "9") "{\"event\": \"done\"}\n");
+        RUN STEP("10", "7") STEP("11", "8") STEP("11", "9") STEP("11", "9") "{\"event\": \"done\"}\n");
     read_all(r);
     assert_true(h->step.step == 11 && h->loss.n == 2 && h->left_out == 0 && h->last[OT_HISTORY_DONE]);
+    assert_true(h->loss.points[0].sum == 7);
     assert_int_equal(unlink(r->path), 0);
     read_all(r);
     assert_true(h->step.step == 0 && ot_history_state(h) == OT_RUN_WAITS && !h->last[OT_HISTORY_RUN]);
@@ -290,6 +302,30 @@ static void the_lock_tells_a_run_from_a_lost_one(void **state) {
     file = fopen(r->path, "a");
     assert_int_equal(flock(fileno(file), LOCK_EX | LOCK_NB), 0);
     fclose(file);
+}
+
+static void memory_of_a_tier_is_the_sum_of_its_ledger(void **state) {
+    struct run *r = *state;
+    put(r, "w",
+        "{\"event\": \"run\", \"plan\": {\"steps\": 9, \"gpu_budget_bytes\": 100, \"ledger\": "
+        "[{\"tier\": \"gpu\", \"bytes\": 30}, {\"tier\": \"host\", \"bytes\": 5}, "
+        "{\"tier\": \"gpu\", \"bytes\": 40}, 7]}}\n");
+    read_all(r);
+    struct ot_fact_memory gpu = ot_fact_memory(r->history, OT_TIER_GPU);
+    assert_true(gpu.planned == 70 && gpu.budget == 100 && isnan(gpu.used));
+    struct ot_fact_memory nvme = ot_fact_memory(r->history, OT_TIER_NVME);
+    assert_true(isnan(nvme.planned) && isnan(nvme.budget) && isnan(nvme.used));
+    assert_true(isnan(ot_history_left(r->history, 5)));
+    put(r, "a", "{\"event\": \"step\", \"step\": 5, \"seconds\": 2, \"gpu_bytes\": 60, ");
+    put(r, "a", "\"host_bytes\": 4}\n");
+    read_all(r);
+    assert_true(ot_fact_memory(r->history, OT_TIER_GPU).used == 60);
+    assert_true(ot_fact_memory(r->history, OT_TIER_HOST).used == 4);
+    assert_true(ot_history_left(r->history, 5) == 8); /* a log without times */
+    put(r, "a", "{\"event\": \"done\", \"gpu_used_bytes\": 65, \"nvme_used_bytes\": 1}\n");
+    read_all(r);
+    assert_true(ot_fact_memory(r->history, OT_TIER_GPU).used == 65);
+    assert_true(ot_fact_memory(r->history, OT_TIER_NVME).used == 1);
 }
 
 static void texts_of_a_log_are_cut_at_characters(void **state) {
@@ -338,6 +374,7 @@ int main(void) {
         LOG_TEST(another_log_is_read_from_its_beginning),
         LOG_TEST(memory_is_bounded),
         LOG_TEST(the_lock_tells_a_run_from_a_lost_one),
+        LOG_TEST(memory_of_a_tier_is_the_sum_of_its_ledger),
         cmocka_unit_test(texts_of_a_log_are_cut_at_characters),
         LOG_TEST(a_history_needs_a_directory),
     };

@@ -151,6 +151,60 @@ static void pictures_of_any_size_are_whole(void **state) {
     free(h);
 }
 
+/* The picture of a history with these steps, without evaluations. The caller frees it. */
+static char *picture_of(const char *name, int rows, int columns, int first, int steps, double seconds) {
+    struct ot_history *h = calloc(1, sizeof *h);
+    struct ot_screen s = {0};
+    char *copy = strdup(name);
+    h->name = copy;
+    h->step = (struct ot_history_step){.step = first + steps - 1,
+                                       .tokens_per_s = 1e3,
+                                       .seconds = seconds,
+                                       .gpu_bytes = 1 << 20,
+                                       .roof_share = NAN,
+                                       .grad_norm = NAN,
+                                       .nvme_read_bytes = 1e9,
+                                       .nvme_written_bytes = 2e9};
+    for (int i = first; i < first + steps; i++)
+        ot_curve_add(&h->loss, i, 10 + i);
+    struct ot_picture p = {.history = h, .state = OT_RUN_RUNS, .now = 1e9, .hint = "q leaves"};
+    check_ok(ot_screen_open(&s, rows, columns, true));
+    ot_picture_draw(&p, &s);
+    char *text = text_of(&s);
+    ot_screen_close(&s);
+    free(copy);
+    free(h);
+    return text;
+}
+
+static void check_picture(char *text, const char *words, bool has) {
+    if ((strstr(text, words) != NULL) != has)
+        fail_msg("'%s' in:\n%s", words, text);
+    free(text);
+}
+
+static void parts_of_a_picture(void **state) {
+    (void)state;
+    /* A curve begins at the left and ends at the right, whatever its first step is. */
+    check_picture(picture_of("a", 12, 28, 101, 100, 1), "\n    210                 ****\n", true);
+    check_picture(picture_of("a", 12, 28, 101, 100, 1), "\n    111 ****\n        101", true);
+    check_picture(picture_of("a", 24, 80, 1, 5, 0.5),
+                  "disks   read 2 GB/s | write 4 GB/s | a step 1 GB read, 2 GB", true);
+    check_picture(picture_of("a", 24, 80, 1, 5, 100), "disks   read 0.01 GB/s | write 0.02 GB/s | a step",
+                  true);
+    check_picture(picture_of("a", 24, 80, 1, 5, 1), "speed   1,000 tok/s | lr 0.00e+00\n", true);
+    check_picture(picture_of("a", 24, 72, 1, 5, 1), "[####################] step 5 of 5", true);
+    check_picture(picture_of("a", 24, 71, 1, 5, 1), "[##########] step 5 of 5", true);
+    check_picture(picture_of("a", 24, 56, 1, 5, 1), "[##########] step 5 of 5", true);
+    check_picture(picture_of("a", 24, 55, 1, 5, 1), "step 5/5 | 100 %\n", true);
+    /* A name that is too long keeps its end. */
+    check_picture(picture_of("out/0123456789", 5, 20, 1, 5, 1), "...23456789  running\n", false);
+    check_picture(picture_of("out/0123456789", 5, 20, 1, 5, 1), "...123456789 running\n", true);
+    check_picture(picture_of("out/012345678é", 5, 20, 1, 5, 1), "...12345678? running\n", true);
+    check_picture(picture_of("out/0漢3456789", 5, 20, 1, 5, 1), "...??3456789 running\n", true);
+    check_picture(picture_of("out/漢23456789a", 5, 20, 1, 5, 1), "...23456789a running\n", true);
+}
+
 /* ---- plots ---- */
 
 static int count(const char *text, const char *words) {
@@ -184,6 +238,10 @@ static void lines_lie_between_their_axes(void **state) {
         1);
     assert_int_equal(count(svg, "translate(336.0,24.5)"), 1);
     assert_int_equal(count(svg, "<title>10: 3</title>"), 1);
+    assert_int_equal(count(svg, "x=\"50.0\" y=\"134.0\" text-anchor=\"end\">2<"), 1);
+    assert_int_equal(count(svg, "x=\"196.0\" y=\"262.0\" text-anchor=\"middle\">5<"), 0);
+    assert_int_equal(count(svg, "x=\"168.0\" y=\"262.0\" text-anchor=\"middle\">4<"), 1);
+    assert_int_equal(count(svg, "x=\"196.0\" y=\"284.0\" text-anchor=\"middle\">step<"), 1);
     assert_int_equal(count(svg, "Title &lt;1&gt;"), 1);
     free(svg);
     s[0].y = steep; /* a logarithmic axis: the middle of 1 to 100 is 10 */
@@ -211,6 +269,14 @@ static void numbers_of_axes_are_short(void **state) {
         {0, 3e9, 56, 336, false}, {0, 30000, 56, 336, false}, {0, 0.03, 56, 336, false}};
     for (int i = 0; i < 3; i++)
         ot_plot_columns(&out, &axes[i]);
+    const struct ot_plot_axis hundredth = {0, 0.01, 56, 336, false}, decades = {1, 100, 56, 336, true};
+    double ticks[OT_PLOT_MOST_TICKS];
+    static const double expected[] = {1, 2, 5, 10, 20, 50, 100};
+    ot_plot_columns(&out, &hundredth);
+    assert_int_equal(count(out.text, ">0.01<"), 2);
+    assert_int_equal(ot_plot_ticks(&decades, ticks), 7);
+    for (int i = 0; i < 7; i++)
+        assert_true(fabs(ticks[i] - expected[i]) < 1e-9);
     for (int i = 0; i < 8; i++) {
         static const char *const texts[] = {">3G<",  ">500M<", ">0<",    ">5k<",
                                             ">30k<", ">0.03<", ">5e-3<", ">0.025<"};
@@ -225,6 +291,7 @@ int main(void) {
         cmocka_unit_test(dots_make_characters),
         cmocka_unit_test(a_terminal_gets_the_rows_that_changed),
         cmocka_unit_test(pictures_of_any_size_are_whole),
+        cmocka_unit_test(parts_of_a_picture),
         cmocka_unit_test(lines_lie_between_their_axes),
         cmocka_unit_test(numbers_of_axes_are_short),
     };
