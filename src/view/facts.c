@@ -164,29 +164,33 @@ const char *ot_fact_data(const struct ot_history *h, char text[OT_FACT_BYTES]) {
     return tidy(text);
 }
 
-/* "weights on gpu 4, host 28" */
-static void add_places(struct words *w, const char *what, const struct ot_json *counts) {
+/* "weights: 4 slabs on gpu, 28 on host". unit: "slab". */
+static void add_places(struct words *w, const char *what, const char *unit, const char *where,
+                       const struct ot_json *counts) {
     char list[160] = "", name[32];
     size_t used = 0;
     const char *key;
     struct ot_json *value;
     for (void *cursor = NULL; ot_json_next(counts, &cursor, &key, &value) && used < sizeof list;) {
         snprintf(name, sizeof name, "%s", key);
-        if (ot_json_int(value, 0) > 0)
-            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s %lld", used ? ", " : "",
-                                     tidy(name), (long long)ot_json_int(value, 0));
+        long long n = (long long)ot_json_int(value, 0);
+        if (n > 0 && used == 0)
+            used += (size_t)snprintf(list, sizeof list, "%lld %s%s %s %s", n, unit, ot_plural(n), where,
+                                     tidy(name));
+        else if (n > 0)
+            used += (size_t)snprintf(list + used, sizeof list - used, ", %lld %s %s", n, where, tidy(name));
     }
     if (used > 0)
-        add(w, "%s %s", what, list);
+        add(w, "%s: %s", what, list);
 }
 
 const char *ot_fact_plan(const struct ot_history *h, char text[OT_FACT_BYTES]) {
     const struct ot_json *plan = ot_json_get(h->last[OT_HISTORY_RUN], "plan");
     struct words w = {text, 0};
     text[0] = '\0';
-    add_places(&w, "weights: slabs on", ot_json_get(plan, "weights"));
-    add_places(&w, "optimizer state: tiles on", ot_json_get(plan, "state_tiles"));
-    add_places(&w, "updates: tiles by", ot_json_get(plan, "optimizer_tiles"));
+    add_places(&w, "weights", "slab", "on", ot_json_get(plan, "weights"));
+    add_places(&w, "optimizer state", "tile", "on", ot_json_get(plan, "state_tiles"));
+    add_places(&w, "updates", "tile", "by", ot_json_get(plan, "optimizer_tiles"));
     return tidy(text);
 }
 

@@ -17,7 +17,7 @@ const char *ot_fact_machine(const struct ot_history *h,
                             char text[OT_FACT_BYTES]); /* device, cores, RAM, ranks */
 const char *ot_fact_data(const struct ot_history *h,
                          char text[OT_FACT_BYTES]); /* files and numbers of rows */
-/* "weights on gpu 4 · optimizer state on host 4 · updates by cpu 4" */
+/* "weights: 4 slabs on gpu · optimizer state: 4 tiles on host · updates: 4 tiles by cpu" */
 const char *ot_fact_plan(const struct ot_history *h, char text[OT_FACT_BYTES]);
 /* "1 step skipped · 2 losses not finite · 1 loss spike"; "" if all went well. */
 const char *ot_fact_guard(const struct ot_history *h, char text[OT_FACT_BYTES]);

@@ -247,7 +247,7 @@ static void put_options(const struct page *p) {
                 continue;
             if (!has_any) {
                 put(p,
-                    p->n > 1 ? "<h2>Options that differ</h2>\n" : "<h2>Options that are no defaults</h2>\n");
+                    p->n > 1 ? "<h2>Options that differ</h2>\n" : "<h2>Options given or chosen</h2>\n");
                 ot_page_begin_table(p->out, columns, n);
             }
             has_any = true;

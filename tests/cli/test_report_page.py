@@ -121,7 +121,7 @@ class Report(ProgramTest):
         self.assertIn("★", min(rows, key=lambda row: float(row[1]))[0])
         self.assertEqual(page.curves(), [6, 6, 6, 6])  # loss, speed, norm, learning rate
         self.assertEqual(page.markers(), 3)
-        options = {row[0]: row[1:] for row in page.tables["Options that are no defaults"][1:]}
+        options = {row[0]: row[1:] for row in page.tables["Options given or chosen"][1:]}
         self.assertEqual((options["--seed"], options["--lr"]), (["5", "command line"], ["0.003", "program"]))
         self.assertNotIn("--clip", options)
         gpu = page.tables["Memory"][1]
@@ -192,11 +192,11 @@ class Report(ProgramTest):
         page = self.report("<b>x&'")
         self.assertEqual(page.facts["State"], f"failed: {evil}")
         self.assertIn(evil, page.facts["Machine"])
-        self.assertIn(f"slabs on {evil} 7", page.facts["Plan"])
+        self.assertIn(f"7 slabs on {evil}", page.facts["Plan"])
         self.assertEqual(page.facts["Guard"], "1 step skipped · 1 loss not finite")
         self.assertEqual(page.facts["Log"], "2 lines of it could not be read")
-        self.assertIn(["--" + evil, evil, "-"], page.tables["Options that are no defaults"])
-        self.assertIn(["--l", "1, yes, x ", "-"], page.tables["Options that are no defaults"])
+        self.assertIn(["--" + evil, evil, "-"], page.tables["Options given or chosen"])
+        self.assertIn(["--l", "1, yes, x ", "-"], page.tables["Options given or chosen"])
         self.assertIn(evil + "é" * ((4000 - len(evil)) // 2) + " ...", page.text)
         self.assertEqual([row[1] for row in page.tables["Evaluations"][1:]], ["0.9000", "-"])
 
@@ -213,13 +213,13 @@ class Report(ProgramTest):
         page = self.report("config")
         self.assertEqual((page.facts["State"], page.curves()), ("no log yet", []))
         self.assertNotIn("Curves", page.text)
-        self.assertEqual(page.tables["Options that are no defaults"][1:], [["--model", "tiny-test", "-"], ["--lr", "0.1", "command line"]])
+        self.assertEqual(page.tables["Options given or chosen"][1:], [["--model", "tiny-test", "-"], ["--lr", "0.1", "command line"]])
         log = self.write("begun")
         log.put(run_event("begun", 9), eval_event(0, 2.5))
         page = self.report("begun")
         self.assertEqual((page.facts["State"], page.markers()), ("before step 1", 1))
         self.assertEqual(page.tables["Evaluations"][1:], [["★ 0", "2.5000", "12.18", "71.0 %", "300", "12.3 s"]])
-        self.assertEqual(page.tables["Options that are no defaults"][0], ["option", "value", "given by"])
+        self.assertEqual(page.tables["Options given or chosen"][0], ["option", "value", "given by"])
         log.put({**eval_event(3, 0.25), "reward_margin": 1.5, "exact_match": 0.5, "equal_results": 0.625})
         page = self.report("begun")
         self.assertEqual(page.tables["Evaluations"], [
