@@ -246,8 +246,7 @@ static void put_options(const struct page *p) {
             if (!is_shown(p, key) || is_known(p, i, key))
                 continue;
             if (!has_any) {
-                put(p,
-                    p->n > 1 ? "<h2>Options that differ</h2>\n" : "<h2>Options given or chosen</h2>\n");
+                put(p, p->n > 1 ? "<h2>Options that differ</h2>\n" : "<h2>Options given or chosen</h2>\n");
                 ot_page_begin_table(p->out, columns, n);
             }
             has_any = true;
