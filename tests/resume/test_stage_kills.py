@@ -84,8 +84,8 @@ class StageKills(ResumableTest):
         if phase == "update":  # tiles are written after each step
             writes = [i for i, (call, path) in enumerate(self.calls_of(rank)) if call == "write" and path.endswith(".store\n")]
             return f"write:{len(writes) * 7 // STEPS}", ".store"
-        if phase == "save":
-            return "fsync:2", f"state-{rank}.bin" if rank else "state.bin"
+        if phase == "save":  # of the second checkpoint: each evaluation here is the best one, so its weights are saved too
+            return "fsync:4", f"state-{rank}.bin" if rank else "state.bin"
         if phase == "end":
             return ("unlink:1", ".store") if rank else ("open:1", "/model.safetensors")
         return f"exchange:{self.exchanges_by_phase(rank)[phase]}", ""
