@@ -177,9 +177,14 @@ static void note_file(const struct ot_migration *migration, const char *file) {
     ot_log(OT_LOG_INFO,
            "from    %s · %zu keys used, %zu ignored, %zu overruled · offload-train migrate shows each", file,
            used, ignored, overruled);
+    bool step_is_said = false; /* it says for how many GPUs: a launcher may start more */
     for (size_t i = 0; i < migration->n_rows; i++) {
         const struct ot_migrate_row *row = &migration->rows[i];
-        if (row->file == file && (row->differs || row->overruled))
+        if (row->file != file)
+            continue;
+        bool is_step = row->option && strcmp(row->option, "tokens-per-step") == 0 && !step_is_said;
+        step_is_said |= is_step;
+        if (row->differs || row->overruled || is_step)
             ot_log(OT_LOG_INFO, "        %s: %s", row->key, ot_migrate_row_text(migration, row));
     }
 }

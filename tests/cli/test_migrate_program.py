@@ -415,6 +415,9 @@ class Migrate(program.ProgramTest):
         self.assertIn("AdamW 0.001 constant", said)
         said = self.succeed(*run[:-2], "--deepspeed", self.path("z3.json"), "--hf-args", self.path("args.yaml"), "--schedule", "linear").err
         self.assertEqual(re.findall(r"^from    (\S+) ", said, re.M), ["args.yaml", "z3.json"])
+        without = [word for word in run if word not in ("--tokens-per-step", "512")]
+        said = self.succeed(*without, "--deepspeed", self.path("z2.json")).err
+        self.assertRegex(said, r"\n        train_batch_size: used as --tokens-per-step \d+; \d+ sequences of 128, with 1 GPU\n")
         ranks = [word for word in run if word not in ("--tokens-per-step", "512")]
         said = self.succeed(*ranks, "--hf-args", self.path("args.yaml"), "--gpus", "2").err
         self.assertIn("4,096 = 32 x 128 tokens a step", said)
