@@ -20,8 +20,8 @@
 
 enum { OT_CHECKPOINT_FORMAT = 1, OT_RECORD_MAX_BYTES = 4 << 20 };
 
-/* Where the options in effect begin to count, in a run that went on with other ones (--resume-with). All 0:
- * at its first step. */
+/* The steps after which the options in effect begin to count, in a run that went on with other ones
+ * (--resume-with). All 0: they count from its first step. */
 struct ot_run_phase {
     int64_t lr_first;   /* the schedule of learning rates begins after this step */
     int64_t rows_first; /* the rows begin at rows_at after this step */

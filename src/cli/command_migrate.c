@@ -10,7 +10,7 @@
 #include "src/cli/command.h"
 #include "src/migrate/migrate.h"
 
-/* What the files do not say and a run needs. */
+/* Adds what a run needs and the files do not say. */
 static const char *const placeholders[][2] = {{"model", "MODEL"}, {"data", "FILE"}};
 
 static int make_request(const struct ot_options *o, struct ot_migrate_request *out) {

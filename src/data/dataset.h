@@ -101,7 +101,7 @@ struct ot_row ot_dataset_row(const struct ot_dataset *dataset, int64_t row);
 /* The row of the file that a document was made from, as JSON; NULL unless config->keeps_json. Its fields have
  * the names that they have in the file. */
 const char *ot_dataset_json(const struct ot_dataset *dataset, int64_t document, size_t *bytes);
-/* Of a cached dataset: compares the row's tokens with their checksum. Errors: OT_E_INPUT. */
+/* Compares the row's tokens with their checksum, if the dataset is cached. Errors: OT_E_INPUT. */
 int ot_dataset_check_row(const struct ot_dataset *dataset, int64_t row);
 /* Number of tokens before the row's first trained token: the prompt to generate from. */
 int64_t ot_row_prompt_tokens(const struct ot_row *row);

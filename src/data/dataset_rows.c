@@ -1,4 +1,4 @@
-/* What a dataset says of its rows. */
+/* Answers questions about an open dataset, and closes it. */
 #include <stdlib.h>
 #include <string.h>
 

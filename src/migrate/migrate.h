@@ -70,8 +70,8 @@ void ot_migration_close(struct ot_migration *migration);
  * ot_migrate. */
 int ot_migrate_guess(const char *path, enum ot_program *out);
 
-/* What a row says of its key: "used as --lr 2e-5", "ignored: ...". Lives as the migration does; "" if there
- * is no memory. */
+/* The text of a row about its key: "used as --lr 2e-5", "ignored: ...". Lives as the migration does; "" if
+ * there is no memory. */
 const char *ot_migrate_row_text(const struct ot_migration *migration, const struct ot_migrate_row *row);
 size_t ot_migrate_count(const struct ot_migration *migration, enum ot_migrate_verdict verdict);
 

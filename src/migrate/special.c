@@ -1,4 +1,4 @@
-/* What several keys, or other files, say together: the size of a step, the lists of datasets. */
+/* Finds settings that several keys, or other files, say together: the size of a step, the datasets. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

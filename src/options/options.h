@@ -419,7 +419,7 @@ void ot_options_note_migration(const struct ot_options *options);
 /* Reads the files of other programs that the options name into options->migration, and takes its settings.
  * Errors: of ot_migrate; OT_E_USAGE: a key is refused. */
 int ot_options_take_files(struct ot_options *options);
-/* What the options say for ot_migrate: files, the length of a sequence, the number of ranks. */
+/* Makes the request for ot_migrate from the options: files, the length of a sequence, the number of ranks. */
 void ot_options_migrate_request(const struct ot_options *options, struct ot_migrate_request *out);
 /* Takes the settings of a migration that the user does not give elsewhere. A value that its option refuses
  * makes its row a refusal. Marks rows that the user overrules. Errors: OT_E_BUDGET. */

@@ -124,7 +124,7 @@ static double flops_per_second(const struct ot_report *r, const struct ot_outcom
     return outcome->whole_seconds > 0 ? per_token * (double)outcome->tokens / outcome->whole_seconds : 0;
 }
 
-/* Of the machine's rate of matrix products; 0: unknown. */
+/* A share of the machine's rate of matrix products; 0: unknown. */
 static double roof_share(const struct ot_report *r, const struct ot_outcome *outcome) {
     double roof = ot_forecast_roof(r->session);
     return roof > 0 ? flops_per_second(r, outcome) / roof : 0;

@@ -53,7 +53,7 @@ static struct ot_dataset_config rows_config(const struct ot_session *session, co
 /* Files of this size, or larger ones, get a cache of their own accord. */
 enum { LEAST_CACHED = 256 << 20 };
 
-/* Where the tokens of the rows are kept. paths[n]: the sources. path: receives the directory. */
+/* Chooses the directory for the tokens of the rows. paths[n]: the sources. path: receives it. */
 static struct ot_row_cache_config find_cache(const struct ot_session *session, const char *const *paths,
                                              int n, char path[PATH_MAX]) {
     const struct ot_options *o = session->options;

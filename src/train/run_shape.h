@@ -34,7 +34,7 @@ void ot_shape_choose(struct ot_settings *settings, int64_t params);
 int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequences,
                  const struct ot_run_phase *phase, struct ot_run_shape *out);
 
-/* Where in the rows the step after `step` begins. step >= phase.rows_first. */
+/* The position in the rows at which the step after `step` begins. step >= phase.rows_first. */
 struct ot_data_position ot_shape_position(const struct ot_run_shape *shape, int64_t step);
 /* The first step after `step` that ends an epoch. */
 int64_t ot_shape_epoch_end(const struct ot_run_shape *shape, int64_t step);

@@ -1,4 +1,4 @@
-/* What a run is and how it went, in words, from its log: the same words in `watch` and in `report`. Texts
+/* Describes a run, and how it went, in words, from its log: the same words in `watch` and in `report`. Texts
  * come from files that anybody may have written: they are cut to the buffer, without control characters. */
 #ifndef OT_VIEW_FACTS_H
 #define OT_VIEW_FACTS_H

@@ -61,7 +61,7 @@ void ot_screen_put_text(const struct ot_screen *screen, struct ot_string_builder
  * size: all rows. with_colours: false: only bold and dim. */
 void ot_screen_put_changes(const struct ot_screen *screen, const struct ot_screen *before, bool with_colours,
                            struct ot_string_builder *out);
-/* What a terminal gets before the first picture and after the last one: the other screen, no cursor, no
+/* Texts for a terminal before the first picture and after the last one: the other screen, no cursor, no
  * wrapping. */
 extern const char ot_screen_enter[], ot_screen_leave[];
 

@@ -1,4 +1,4 @@
-"""What a rented pod may be: a root that cannot be written, 64 MiB of /dev/shm, an odd user without a home and without an
+"""Runs as on a rented pod: with a root that cannot be written, 64 MiB of /dev/shm, an odd user without a home and without an
 environment, and a machine that is taken away. A run there stops within its grace and goes on with the same bits."""
 
 import os
