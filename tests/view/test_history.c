@@ -164,7 +164,7 @@ static void events_become_a_history(void **state) {
     assert_ptr_equal(ot_history_best(h), &h->evals[1]);
     assert_int_equal(ot_history_steps(h), 12);
     assert_true(h->began == 1769817600.5 && h->last_step_time == 1769817611);
-    /* One step is left. Steps took 4 s of 10.5 s, so it counts 10.5 / 4 times its 2 s. */
+    /* The run has one step left. Steps took 4 s of 10.5 s, so the step counts 10.5 / 4 times its 2 s. */
     assert_true(fabs(ot_history_left(h, h->last_step_time) - 5.25) < 1e-9);
     assert_true(fabs(ot_history_left(h, h->last_step_time + 5) - 0.25) < 1e-9);
     assert_true(ot_history_left(h, h->last_step_time + 50) == 0);
@@ -298,7 +298,7 @@ static void the_lock_tells_a_run_from_a_lost_one(void **state) {
     char text[OT_FACT_BYTES];
     assert_string_equal(ot_fact_state(r->history, OT_RUN_GONE, text),
                         "not running: its log ends after step 10 of 12");
-    /* It gives the lock back. */
+    /* The reader gives the lock back. */
     file = fopen(r->path, "a");
     assert_int_equal(flock(fileno(file), LOCK_EX | LOCK_NB), 0);
     fclose(file);
