@@ -12,7 +12,7 @@
 
 /* Separate random streams for the two shuffles of an epoch. */
 enum { DRAW_ROWS, DRAW_SEQUENCES };
-enum { ARRAYS = 7 };
+enum { ARRAYS = 6 };
 
 struct ot_packing {
     struct ot_packing_config config;
@@ -32,14 +32,18 @@ struct ot_packing {
     int n_arrays;
 };
 
-/* n zeros; they end with the packing. */
-static int make_array(struct ot_packing *p, size_t n, uint32_t **out) {
-    struct ot_grow_map *map = &p->arrays[p->n_arrays++];
+/* n zeros. The caller closes the map also after an error. */
+static int map_zeros(const struct ot_packing *p, size_t n, struct ot_grow_map *map, uint32_t **out) {
     if (p->config.scratch)
         OT_TRY(ot_grow_map_create_unnamed(p->config.scratch, map));
     OT_TRY(ot_grow_map_add(map, NULL, n * sizeof **out));
     *out = (uint32_t *)(void *)map->data;
     return 0;
+}
+
+/* The same; they end with the packing. */
+static int make_array(struct ot_packing *p, size_t n, uint32_t **out) {
+    return map_zeros(p, n, &p->arrays[p->n_arrays++], out);
 }
 
 int64_t ot_split_rows(const struct ot_dataset *dataset, double fraction, uint64_t seed, bool *eval) {
@@ -181,23 +185,24 @@ static int lay_out(struct ot_packing *p, const uint32_t *sequence_of) {
 static int pack_rows(struct ot_packing *p, int64_t longest) {
     size_t lengths = (size_t)longest + 1;
     uint32_t *sequence_of;
-    OT_TRY(make_array(p, (size_t)p->n_rows + 1, &sequence_of));
+    struct ot_grow_map map = {0};
     struct supply supply = {.longest = longest,
                             .left = calloc(lengths, sizeof *supply.left),
                             .next = calloc(lengths, sizeof *supply.next),
                             .bits = calloc(lengths / 64 + 1, sizeof *supply.bits)};
-    int rc;
-    if (supply.left && supply.next && supply.bits) {
+    int rc = map_zeros(p, (size_t)p->n_rows + 1, &map, &sequence_of);
+    if (rc == 0 && supply.left && supply.next && supply.bits) {
         rank_rows(p, &supply);
         for (; longest_within(&supply, longest) > 0; p->n_sequences++)
             fill_sequence(p, &supply, sequence_of);
         rc = lay_out(p, sequence_of);
-    } else {
+    } else if (rc == 0) {
         rc = ot_fail(OT_E_BUDGET, "no memory for packing %u rows", p->n_rows);
     }
     free(supply.bits);
     free(supply.next);
     free(supply.left);
+    ot_grow_map_close(&map);
     return rc;
 }
 
