@@ -152,6 +152,7 @@ static void build_chain(struct ot_model *model, enum ot_dtype dtype, int64_t max
     struct ot_chain *chain = &model->chain;
     bool pairs = ot_model_has_pairs(&model->config);
     model->layer_kind = pairs ? &OT_ENCDEC_LAYERS : &OT_DECODER_LAYERS;
+    model->chunk_tokens = pairs ? INT64_MAX : OT_CHUNK_TOKENS;
     chain->context = model;
     chain->dtype = dtype;
     chain->n_blocks = (int)model->config.n_layers + 2;
@@ -227,6 +228,11 @@ void ot_model_set_regular(struct ot_model *model, const struct ot_regular *regul
 
 const struct ot_regular *ot_model_get_regular(const struct ot_model *model) {
     return &model->regular;
+}
+
+void ot_model_set_chunk(struct ot_model *model, int64_t tokens) {
+    if (!model->chain.has_pairs)
+        model->chunk_tokens = tokens;
 }
 
 void ot_model_close(struct ot_model *model) {

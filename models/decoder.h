@@ -130,6 +130,7 @@ struct ot_model {
     const struct ot_layer_kind *layer_kind; /* kinds.h */
     enum ot_base_type base;
     struct ot_regular regular;
+    int64_t chunk_tokens; /* model.h: ot_model_set_chunk */
     struct ot_chain chain;
 };
 

@@ -9,6 +9,11 @@
  * side, in fp32, and rounds once. For a token and element of `hidden` in bf16, mid and norm2 then move 8
  * bytes (with the sum in the norm: 10), and y moves 4 (with a sum of its own: 8).
  *
+ * A call works through the micro-batch in chunks of its tokens, in order (layer_memory.h, CHUNKS): q, k and v
+ * of all chunks, then attention of all tokens, then the rest of each chunk; backward the other way round,
+ * with the chunks in the same order. A micro-batch of one chunk takes the same ops in the same order as if
+ * there were no chunks. The cut is the same on every machine, so it changes no bits from plan to plan.
+ *
  * layer_memory.h says what forward keeps for backward. */
 #include "models/layer.h"
 
@@ -26,22 +31,41 @@ static void *mid_of(const struct ot_layer_call *call) {
     return call->run->half != OT_HALF_BOTH && call->kept < keeps_mid ? call->y : call->memory.mid;
 }
 
-/* Runs the forward of a layer, or one half of it. The second half routes again, which costs less than keeping
- * the choice. */
-static void forward(const struct ot_model *model, int block, const struct ot_block_run *run) {
-    struct ot_layer_call call = ot_layer_call_make(model, block, run, 0, run->batch.n_tokens);
+/* Computes memory.attn of all tokens from x, as far as `have` does not keep it. */
+static void attention(const struct ot_layer_call *all, enum ot_keep_level have) {
+    for (int64_t at = 0; at < all->n; at += all->model->chunk_tokens) {
+        const struct ot_layer_call chunk = ot_layer_chunk(all, at);
+        ot_layer_compute_qkv(&chunk, have);
+    }
+    ot_layer_attend(all, have);
+}
+
+/* The forward of a chunk behind attention. */
+static void finish_chunk(const struct ot_layer_call *all, int64_t first) {
+    struct ot_layer_call call = ot_layer_chunk(all, first);
+    enum ot_half half = call.run->half;
     call.memory.mid = mid_of(&call);
-    if (run->half != OT_HALF_REST)
-        ot_layer_attention_branch(&call, OT_KEEP_NONE, true);
-    if (run->half == OT_HALF_CHOOSE)
+    if (half != OT_HALF_REST)
+        ot_layer_finish_attention(&call, OT_KEEP_NONE, true);
+    if (half == OT_HALF_CHOOSE)
         call.until = OT_INPUT_GATE_UP;
     ot_layer_mlp_branch(&call, OT_KEEP_NONE);
-    if (run->half == OT_HALF_CHOOSE) {
+    if (half == OT_HALF_CHOOSE) {
         ot_layer_route(&call);
         return;
     }
     ot_layer_finish(&call);
     ot_layer_hand_on_load(&call);
+}
+
+/* Runs the forward of a layer, or one half of it. The second half routes again, which costs less than keeping
+ * the choice. */
+static void forward(const struct ot_model *model, int block, const struct ot_block_run *run) {
+    const struct ot_layer_call all = ot_layer_call_make(model, block, run, 0, run->batch.n_tokens);
+    if (run->half != OT_HALF_REST)
+        attention(&all, OT_KEEP_NONE);
+    for (int64_t at = 0; at < all.n; at += model->chunk_tokens)
+        finish_chunk(&all, at);
 }
 
 struct ot_layer_rows ot_model_layer_input(const struct ot_model *model, int block, enum ot_layer_input input,
@@ -68,15 +92,29 @@ struct ot_layer_rows ot_model_layer_input(const struct ot_model *model, int bloc
 
 /* ---- backward ---- */
 
-static void backward(const struct ot_model *model, int block, const struct ot_block_run *run) {
-    const struct ot_layer_call call = ot_layer_call_make(model, block, run, 0, run->batch.n_tokens);
+/* The backward of a chunk down to attention's output. */
+static void begin_chunk(const struct ot_layer_call *all, int64_t first) {
+    const struct ot_layer_call call = ot_layer_chunk(all, first);
     if (call.kept < OT_KEEP_ALL) {
-        ot_layer_attention_branch(&call, call.kept, false);
+        ot_layer_finish_attention(&call, call.kept, false);
         ot_layer_mlp_branch(&call, call.kept);
         ot_layer_recompute_down(&call, call.kept);
     }
     ot_layer_mlp_backward(&call);
-    ot_layer_attention_backward(&call);
+    ot_layer_o_backward(&call);
+}
+
+static void backward(const struct ot_model *model, int block, const struct ot_block_run *run) {
+    const struct ot_layer_call all = ot_layer_call_make(model, block, run, 0, run->batch.n_tokens);
+    if (all.kept < OT_KEEP_ALL)
+        attention(&all, all.kept);
+    for (int64_t at = 0; at < all.n; at += model->chunk_tokens)
+        begin_chunk(&all, at);
+    ot_layer_attend_backward(&all);
+    for (int64_t at = 0; at < all.n; at += model->chunk_tokens) {
+        const struct ot_layer_call chunk = ot_layer_chunk(&all, at);
+        ot_layer_qkv_backward(&chunk);
+    }
 }
 
 /* ---- the kind ---- */

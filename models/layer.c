@@ -1,6 +1,8 @@
 /* Functions that the pieces of a layer share: the call, linear maps, norms and sums. */
 #include "models/layer.h"
 
+#include "src/base/minmax.h"
+
 /* Row `at` of a boundary, which may be NULL. */
 static void *boundary_row(const struct ot_model *model, const struct ot_block_run *run, const void *boundary,
                           int64_t at) {
@@ -22,6 +24,8 @@ struct ot_layer_call ot_layer_call_make(const struct ot_model *model, int block,
         .x = boundary_row(model, run, run->x, first),
         .y = boundary_row(model, run, run->y, first),
         .dxy = boundary_row(model, run, run->dxy, first),
+        .alone = true,
+        .adds = !run->first,
         .cached = run->pass == OT_PASS_DECODE,
         .kept = ot_layer_kept(model, run->saved_level),
         .until = OT_LAYER_INPUTS,
@@ -29,8 +33,23 @@ struct ot_layer_call ot_layer_call_make(const struct ot_model *model, int block,
     call.has_experts = ot_model_layer_has_experts(call.config, layer);
     call.inner_rows = n * (call.has_experts ? call.config->top_experts : 1);
     call.ffn = call.has_experts ? call.config->expert_ffn : call.config->ffn;
-    ot_layer_memory_find(model, layer, run, &call.memory);
+    ot_layer_memory_find(model, layer, run, 0, &call.memory);
     return call;
+}
+
+struct ot_layer_call ot_layer_chunk(const struct ot_layer_call *all, int64_t first) {
+    const struct ot_model *model = all->model;
+    struct ot_layer_call chunk = *all;
+    chunk.first = first;
+    chunk.n = ot_min(all->n - first, model->chunk_tokens);
+    chunk.x = boundary_row(model, all->run, all->run->x, first);
+    chunk.y = boundary_row(model, all->run, all->run->y, first);
+    chunk.dxy = boundary_row(model, all->run, all->run->dxy, first);
+    chunk.alone = chunk.n == all->n;
+    chunk.adds = all->adds || first > 0;
+    chunk.inner_rows = chunk.n * (all->has_experts ? all->config->top_experts : 1);
+    ot_layer_memory_find(model, all->layer, all->run, first, &chunk.memory);
+    return chunk;
 }
 
 /* ---- linear maps ---- */
@@ -48,7 +67,7 @@ struct ot_linear ot_layer_linear(const struct ot_layer_call *call, int64_t in, i
         .bias = ot_run_weight(run, bias),
         .dweight = want_grad ? ot_run_grad(run, weight) : NULL,
         .dbias = want_grad ? ot_run_grad(run, bias) : NULL,
-        .adds = !run->first,
+        .adds = call->adds,
         .lora = lora,
         .ax = memory->ax,
         .dax = call->memory.dax,

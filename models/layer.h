@@ -5,7 +5,9 @@
  *     layer_mlp.c         the MLP branch: from mid to y
  *     layer_experts.c     experts in place of an MLP
  *
- * decoder_layer.c and encdec_layer.c have the order. Private to these files.
+ * decoder_layer.c and encdec_layer.c have the order. Private to these files. A call is of all tokens that the
+ * layer works on, or of a chunk of them (layer_memory.h). Attention is of all; everything else may be of a
+ * chunk.
  */
 #ifndef OT_MODELS_LAYER_H
 #define OT_MODELS_LAYER_H
@@ -22,10 +24,12 @@ struct ot_layer_call {
     const struct ot_layer_layout *at;
     const struct ot_block_run *run;
     const struct ot_ops *ops;
-    /* The layer works on tokens [first, first + n) of the micro-batch: on all of them in a decoder. Its
-     * arrays have their rows alone, without the others', except for q, k, v and their gradients
+    /* The call works on tokens [first, first + n) of the micro-batch: on all of them or a chunk in a decoder.
+     * Its arrays have their rows alone, without the others', except for q, k, v and their gradients
      * (layer_memory.h). */
     int64_t layer, first, n;
+    bool alone;    /* the layer has no other chunks, which would overwrite what this one has in scratch */
+    bool adds;     /* backward adds to the gradients of matrices; false: it overwrites them */
     const void *x; /* [n, hidden], those of run->x, run->y and run->dxy */
     void *y, *dxy;
     bool cached; /* attention reads k and v of earlier tokens in run->kv */
@@ -40,6 +44,9 @@ struct ot_layer_call {
 
 struct ot_layer_call ot_layer_call_make(const struct ot_model *model, int block,
                                         const struct ot_block_run *run, int64_t first, int64_t n);
+
+/* The chunk of a decoder's call of all tokens that begins with token `first`. */
+struct ot_layer_call ot_layer_chunk(const struct ot_layer_call *all, int64_t first);
 
 static inline bool ot_layer_is_parallel(const struct ot_layer_call *call) {
     return call->config->residual != OT_SEQUENTIAL;
@@ -108,6 +115,10 @@ const void *ot_layer_drop_backward(const struct ot_layer_call *call, enum ot_dro
 /* False: `until` is reached. wants_mid: with parallel branches, computes mid, which only forward reads. The
  * input of q, k and v is valid afterwards only if the level of the call keeps it. */
 bool ot_layer_attention_branch(const struct ot_layer_call *call, enum ot_keep_level have, bool wants_mid);
+/* The branch in three parts, of which the second is of all tokens. With a cache, the first has attended. */
+bool ot_layer_compute_qkv(const struct ot_layer_call *call, enum ot_keep_level have);
+void ot_layer_attend(const struct ot_layer_call *all, enum ot_keep_level have);
+void ot_layer_finish_attention(const struct ot_layer_call *call, enum ot_keep_level have, bool wants_mid);
 void ot_layer_mlp_branch(const struct ot_layer_call *call, enum ot_keep_level have);
 /* y = memory.mid + the MLP, or the experts, from memory.inner. */
 void ot_layer_finish(const struct ot_layer_call *call);
@@ -120,6 +131,11 @@ void ot_layer_recompute_down(const struct ot_layer_call *call, enum ot_keep_leve
 void ot_layer_mlp_backward(const struct ot_layer_call *call);
 /* After ot_layer_mlp_backward: dxy becomes the gradient of x. */
 void ot_layer_attention_backward(const struct ot_layer_call *call);
+/* The same in three parts: memory.narrow = the gradient of attention's output; that of the projection's
+ * output, of all tokens, in memory.wide; dxy. */
+void ot_layer_o_backward(const struct ot_layer_call *call);
+void ot_layer_attend_backward(const struct ot_layer_call *all);
+void ot_layer_qkv_backward(const struct ot_layer_call *call);
 
 /* OT_DECODER_LAYERS.attend and attend_backward. */
 void ot_decoder_attend(const struct ot_layer_call *call, const struct ot_qkv *at, int64_t n_keys);

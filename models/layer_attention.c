@@ -32,9 +32,15 @@ static struct ot_qkv packed_qkv(const struct ot_layer_call *call, void *qkv, voi
     };
 }
 
-/* ---- norms of q and k ---- */
+/* The same, with k and v of the call's tokens too. */
+static struct ot_qkv own_qkv(const struct ot_layer_call *call, void *qkv, void *qk) {
+    struct ot_qkv at = packed_qkv(call, qkv, qk);
+    at.k = ot_run_at(call->run, at.k, call->first * at.ldk);
+    at.v = ot_run_at(call->run, at.v, call->first * at.ldv);
+    return at;
+}
 
-/* These norms and rope are of decoders, whose calls begin with the first token of the micro-batch. */
+/* ---- norms of q and k ---- */
 
 /* q or k: its heads, which one norm covers together or each. */
 struct normed_heads {
@@ -115,7 +121,7 @@ static void rotate(const struct ot_layer_call *call, enum ot_rope_use use, void 
         .max_position = call->model->chain.max_position,
         .inverse = inverse,
         .interleaved = call->config->rope_interleaved,
-        .position = run->batch.position,
+        .position = run->batch.position + call->first,
         .cos_table = table.cosines, /* [max_position, rotary_dim / 2] */
         .sin_table = table.sines,
         .x = x, /* [n, heads, head_dim] */
@@ -156,7 +162,7 @@ static struct ot_attention attention_op(const struct ot_layer_call *call, const 
         .ldo = call->model->q_elems,
         .scale = ot_model_attention_scale(c),
         .softcap = c->attention_softcap,
-        .row_start = call->run->batch.row_start,
+        .row_start = call->run->batch.row_start + call->first,
         .slopes = ot_model_slopes(call->model, call->run->constants),
         .sinks = ot_run_weight(call->run, call->at->sinks),
         .drop = ot_drop_weights(call->model, call->run, call->layer, OT_DROP_ATTENTION),
@@ -192,8 +198,7 @@ void ot_decoder_attend_backward(const struct ot_layer_call *call, const struct o
 /* q, k and v that attention reads, from memory.qkv: norms of q and k, and rope. */
 static void finish_qkv(const struct ot_layer_call *call) {
     const struct ot_layer_memory *memory = &call->memory;
-    const struct ot_qkv raw = packed_qkv(call, memory->qkv, NULL),
-                        at = packed_qkv(call, memory->qkv, memory->qk);
+    const struct ot_qkv raw = own_qkv(call, memory->qkv, NULL), at = own_qkv(call, memory->qkv, memory->qk);
     if (call->config->qk_norm != OT_QK_NORM_NONE) {
         head_norm(call, true, raw.q, raw.ldq, at.q, at.ldq);
         head_norm(call, false, raw.k, raw.ldk, at.k, at.ldk);
@@ -201,10 +206,10 @@ static void finish_qkv(const struct ot_layer_call *call) {
     rope(call, &at, false);
 }
 
-/* memory.attn from q, k and v. */
-static void attend(const struct ot_layer_call *call) {
-    const struct ot_qkv at = packed_qkv(call, call->memory.qkv, call->memory.qk);
-    call->model->layer_kind->attend(call, &at, call->first + call->n);
+void ot_layer_attend(const struct ot_layer_call *all, enum ot_keep_level have) {
+    const struct ot_qkv at = packed_qkv(all, all->memory.qkv, all->memory.qk);
+    if (have < OT_KEEP_ATTENTION && !all->cached)
+        all->model->layer_kind->attend(all, &at, all->first + all->n);
 }
 
 /* q, k and v of new tokens, from `input` [n, hidden]. */
@@ -231,7 +236,7 @@ static void attend_texts(const struct ot_layer_call *call, const void *input) {
     const struct ot_qkv new = {call->memory.qkv, k, v, q, kv, kv};
     project_new(call, input, &new);
     for (int64_t i = 0; i < call->n; i++) {
-        const struct ot_kv_text *text = &run->kv.texts[i];
+        const struct ot_kv_text *text = &run->kv.texts[call->first + i];
         const struct ot_qkv all = {ot_run_at(run, new.q, i * q),
                                    ot_run_at(run, run->kv.k, text->first * kv),
                                    ot_run_at(run, run->kv.v, text->first * kv),
@@ -268,9 +273,7 @@ static void attend_cached(const struct ot_layer_call *call, const void *input) {
     call->model->layer_kind->attend(call, &all, n_past + call->n);
 }
 
-/* The gradient of the projection's output [n, heads + 2 kv_heads, head_dim], in memory.wide, from
- * memory.narrow, the gradient of memory.attn. Returns its address. */
-static const void *attend_backward(const struct ot_layer_call *call) {
+void ot_layer_attend_backward(const struct ot_layer_call *call) {
     const struct ot_layer_memory *memory = &call->memory;
     bool norms = call->config->qk_norm != OT_QK_NORM_NONE;
     const struct ot_qkv at = packed_qkv(call, memory->qkv, memory->qk);
@@ -283,7 +286,6 @@ static const void *attend_backward(const struct ot_layer_call *call) {
         head_norm_backward(call, true, raw.q, grad.q, grad.ldq, raw_grad.q);
         head_norm_backward(call, false, raw.k, grad.k, grad.ldk, raw_grad.k);
     }
-    return qkv_rows(call, memory->wide);
 }
 
 /* ---- the branch: forward ---- */
@@ -322,13 +324,12 @@ static void finish_mid(const struct ot_layer_call *call, bool is_new) {
     ot_layer_add(call, memory->mid, call->x, memory->mid);
 }
 
-/* q, k and v, and attention's input norm, as far as this level does not keep them. False: `until` is
- * reached. */
-static bool compute_qkv(const struct ot_layer_call *call, enum ot_keep_level have) {
+/* q, k and v, and attention's input norm, as far as this level does not keep them. */
+bool ot_layer_compute_qkv(const struct ot_layer_call *call, enum ot_keep_level have) {
     const struct ot_linear qkv = qkv_proj(call, false);
     void *rows = qkv_rows(call, call->memory.qkv);
     if (have >= ot_layer_qkv_level(call->model, call->layer)) {
-        if (call->config->residual == OT_PARALLEL)
+        if (call->config->residual == OT_PARALLEL && call->alone)
             norm1(call);
         if (ot_layer_makes_from_u(call->model, qkv.lora)) {
             ot_layer_from_u(call, &qkv, rows);
@@ -348,16 +349,10 @@ static bool compute_qkv(const struct ot_layer_call *call, enum ot_keep_level hav
     return true;
 }
 
-bool ot_layer_attention_branch(const struct ot_layer_call *call, enum ot_keep_level have, bool wants_mid) {
+void ot_layer_finish_attention(const struct ot_layer_call *call, enum ot_keep_level have, bool wants_mid) {
     const struct ot_block_run *run = call->run;
     const struct ot_linear o = o_proj(call, false);
     bool needs_mid = wants_mid || !ot_layer_is_parallel(call);
-    if (!compute_qkv(call, have))
-        return false;
-    if (have < OT_KEEP_ATTENTION && !call->cached)
-        attend(call);
-    if (call->until == OT_INPUT_O)
-        return false;
     if (have >= OT_KEEP_PRODUCTS && needs_mid)
         ot_layer_from_u(call, &o, o_result(call));
     else if (have < OT_KEEP_PRODUCTS && needs_mid)
@@ -366,15 +361,24 @@ bool ot_layer_attention_branch(const struct ot_layer_call *call, enum ot_keep_le
         ot_linear_forward_inside(run, &o, call->memory.attn, run->dtype);
     if (needs_mid)
         finish_mid(call, have < OT_KEEP_PRODUCTS || ot_layer_makes_from_u(call->model, o.lora));
+}
+
+bool ot_layer_attention_branch(const struct ot_layer_call *call, enum ot_keep_level have, bool wants_mid) {
+    if (!ot_layer_compute_qkv(call, have))
+        return false;
+    ot_layer_attend(call, have);
+    if (call->until == OT_INPUT_O)
+        return false;
+    ot_layer_finish_attention(call, have, wants_mid);
     return true;
 }
 
 /* ---- the branch: backward ---- */
 
-/* memory.narrow = the gradient of attention's input. dxy: of mid, or with parallel branches of y. */
-static void attention_backward(const struct ot_layer_call *call) {
+/* dxy: of mid, or with parallel branches of y. */
+void ot_layer_o_backward(const struct ot_layer_call *call) {
     const struct ot_layer_memory *memory = &call->memory;
-    const struct ot_linear o = o_proj(call, true), qkv = qkv_proj(call, true);
+    const struct ot_linear o = o_proj(call, true);
     const void *dy = call->dxy;
     if (ot_layer_has_after(call)) {
         ot_layer_norm_backward(call, &call->at->post1, memory->o_out, memory->post1, dy, NULL,
@@ -383,15 +387,15 @@ static void attention_backward(const struct ot_layer_call *call) {
     }
     dy = ot_layer_drop_backward(call, OT_DROP_O, dy, memory->wide);
     ot_layer_linear_backward(call, &o, memory->attn, dy, memory->narrow); /* [n, heads, head_dim] */
-    const void *dqkv = attend_backward(call); /* [n, heads + 2 kv_heads, head_dim] */
-    if (call->kept < OT_KEEP_ALL && !ot_layer_keeps_normed(call->config))
-        norm1(call);
-    ot_layer_linear_backward(call, &qkv, ot_layer_qkv_input(call), dqkv, memory->narrow);
 }
 
-void ot_layer_attention_backward(const struct ot_layer_call *call) {
+void ot_layer_qkv_backward(const struct ot_layer_call *call) {
     const struct ot_layer_memory *memory = &call->memory;
-    attention_backward(call);
+    const struct ot_linear qkv = qkv_proj(call, true);
+    const void *dqkv = qkv_rows(call, memory->wide); /* [n, heads + 2 kv_heads, head_dim] */
+    if (call->kept < OT_KEEP_ALL && !(call->alone && ot_layer_keeps_normed(call->config)))
+        norm1(call);
+    ot_layer_linear_backward(call, &qkv, ot_layer_qkv_input(call), dqkv, memory->narrow);
     if (call->config->residual == OT_PARALLEL)
         ot_layer_add(call, memory->narrow, memory->beside, memory->narrow);
     else if (ot_layer_is_parallel(call))
@@ -402,4 +406,10 @@ void ot_layer_attention_backward(const struct ot_layer_call *call) {
                                call->dxy);
     else
         ot_layer_add(call, call->dxy, memory->narrow, call->dxy);
+}
+
+void ot_layer_attention_backward(const struct ot_layer_call *call) {
+    ot_layer_o_backward(call);
+    ot_layer_attend_backward(call);
+    ot_layer_qkv_backward(call);
 }

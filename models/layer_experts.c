@@ -52,14 +52,15 @@ void ot_layer_route(const struct ot_layer_call *call) {
 
 void ot_layer_hand_on_load(const struct ot_layer_call *call) {
     const struct ot_block_run *run = call->run;
-    const struct ot_tail in = ot_run_tail(call->model, run, run->x),
+    bool later = call->first > 0; /* adds to what earlier chunks have written */
+    const struct ot_tail in = ot_run_tail(call->model, run, later ? run->y : run->x),
                          out = ot_run_tail(call->model, run, run->y);
     const struct ot_load op = {router_op(call), in.counts, in.sums, out.counts, out.sums};
     if (ot_run_regular(call->model, run).balance == 0)
         return;
     if (call->has_experts)
         call->ops->load(run->lane, &op);
-    else
+    else if (!later)
         ot_lane_copy(run->lane, OT_COPY_D2D, out.counts, in.counts, call->model->chain.boundary_tail_bytes);
 }
 
@@ -179,7 +180,7 @@ static void weights_product(const struct ot_layer_call *call, struct expert_map 
         .offsets = call->memory.offsets,
         .a = dy, /* [rows, map.out] */
         .b = x,  /* [rows, map.in] */
-        .addend = call->run->first ? NULL : dweight,
+        .addend = call->adds ? dweight : NULL,
         .c = dweight, /* [experts, map.out, map.in] */
         .lda = map.out,
         .ldb = map.in,

@@ -48,6 +48,12 @@
  * rows of them, for its own tokens (encdec.h). q, k and v of a layer's own attention and their gradients
  * lie in the rows of their tokens in the micro-batch, because keys are counted from its first token on.
  *
+ * CHUNKS. A layer works on a micro-batch in chunks of its tokens (decoder_layer.c). What only one chunk
+ * needs at a time has room for the tokens of a chunk: all arrays of struct ot_layer_memory that are neither
+ * kept nor marked "all". The others have room for all tokens, and a chunk has its own rows of them. So a
+ * token more in a row takes 40 KiB of Llama 3.1 8B (q, k, v, attention's output and their gradients in
+ * bf16), where its whole inner activations take 197 KiB. An encoder-decoder has one chunk.
+ *
  * Scratch has three large areas, each used for several purposes in turn; see struct ot_layer_memory.
  */
 #ifndef OT_MODELS_LAYER_MEMORY_H
@@ -57,18 +63,24 @@
 #include "models/linear.h"
 #include "models/norm.h"
 
+/* The rows of arrays: of all tokens of the micro-batch and of a chunk, and the first of this chunk. */
+struct ot_chunk_rows {
+    int64_t all, chunk, first;
+};
+
 struct ot_layer_memory {
     /* ---- inner activations, in `saved` from their level on, else in `work` ---- */
 
     /* Without q and k norms, attention reads q, k and v from qkv. With them, attention reads q and k from qk
-     * and v from qkv; qkv then holds the input of the norms. */
-    void *attn;             /* [tokens, heads, head_dim] */
-    void *qkv;              /* [tokens, heads + 2 kv_heads, head_dim] */
-    void *qk;               /* [tokens, heads + kv_heads, head_dim] */
+     * and v from qkv; qkv then holds the input of the norms. qkv and qk are the first rows of the micro-batch
+     * for each chunk. */
+    void *attn;             /* all: [tokens, heads, head_dim] */
+    void *qkv;              /* all: [tokens, heads + 2 kv_heads, head_dim] */
+    void *qk;               /* all: [tokens, heads + kv_heads, head_dim] */
     void *mid;              /* [tokens, hidden] */
     void *gate_up;          /* [tokens, 2 ffn], [tokens, ffn] without a gate, [assignments, 2 expert_ffn] */
-    float *softmax;         /* lse, [heads, tokens]; in an encoder-decoder [heads, tokens, 2] */
-    float *rstd_q, *rstd_k; /* [tokens, heads], [tokens, kv_heads], or of whole rows [tokens] */
+    float *softmax;         /* all: lse, [heads, tokens]; in an encoder-decoder [heads, tokens, 2] */
+    float *rstd_q, *rstd_k; /* all: [tokens, heads], [tokens, kv_heads], or of whole rows [tokens] */
     /* The inputs of the norms behind attention and MLP. */
     void *o_out;    /* [tokens, hidden] */
     void *down_out; /* [tokens, hidden]; with experts [assignments, hidden] */
@@ -79,12 +91,13 @@ struct ot_layer_memory {
     void *across;               /* [tokens, hidden] */
     float *cross_softmax;       /* [heads, tokens, 2] */
     /* Experts: the router's logits, choice and groups. */
-    void *router_logits;       /* [tokens, experts] */
-    float *weights;            /* [tokens, top] */
-    int32_t *ids, *rows;       /* [tokens, top] */
-    int32_t *assignments;      /* [assignments] */
-    int32_t *offsets, *counts; /* [experts + 1], [experts] */
-    struct ot_unit_memory qkv_lora, o_lora, gate_up_lora, down_lora;
+    void *router_logits;            /* [tokens, experts] */
+    float *weights;                 /* [tokens, top] */
+    int32_t *ids, *rows;            /* [tokens, top] */
+    int32_t *assignments;           /* [assignments] */
+    int32_t *offsets, *counts;      /* [experts + 1], [experts], of each chunk */
+    struct ot_unit_memory qkv_lora; /* all */
+    struct ot_unit_memory o_lora, gate_up_lora, down_lora;
     struct ot_unit_memory cross_q_lora, cross_kv_lora, cross_o_lora;
 
     /* ---- inner activations, in `saved` at level `all`, else in scratch ---- */
@@ -98,14 +111,17 @@ struct ot_layer_memory {
 
     /* ---- scratch ---- */
 
-    /* The gradients of inner, of o's result, and of qkv, or of cross_o's result, cross_q and cross_kv. */
+    /* The gradients of inner, of o's result, and of qkv (all), or of cross_o's result, cross_q and
+     * cross_kv. */
     void *wide;
-    void *normed;        /* [tokens, hidden], or the gradient of qk */
-    void *narrow;        /* the gradient of a norm's output or of attention's output */
+    void *normed; /* [tokens, hidden], or the gradient of qk (all) */
+    /* The gradient of a norm's output, or all: of attention's output. A chunk's place begins with its rows of
+     * the second, so it overwrites no rows of earlier chunks. */
+    void *narrow;
     float *dweights;     /* the gradient of the router's weights [tokens, top] */
     void *ones;          /* with biases of experts: 1 for each assignment */
     int32_t *grouping;   /* of op group */
-    void *beside;        /* of parallel branches: the gradient of the MLP's input [tokens, hidden] */
+    void *beside;        /* all: of parallel branches, the gradient of the MLP's input [tokens, hidden] */
     void *dax, *dropped; /* [tokens, rank] and [tokens, in], of one unit at a time */
     float *products;     /* of DoRA's factors, of one unit at a time */
     float *attention;    /* of attention's backward */
@@ -131,8 +147,8 @@ static inline bool ot_layer_keeps_normed(const struct ot_model_config *c) {
 /* ot_block_kind.bytes of both kinds of layers. */
 struct ot_block_bytes ot_layer_bytes(const struct ot_model *model, int block, enum ot_keep_level level,
                                      int64_t n_tokens);
-/* Finds the buffers of a call of forward or backward. */
+/* Finds the buffers of a call of forward or backward, for the chunk whose first token is `first`. */
 void ot_layer_memory_find(const struct ot_model *model, int64_t layer, const struct ot_block_run *run,
-                          struct ot_layer_memory *out);
+                          int64_t first, struct ot_layer_memory *out);
 
 #endif

@@ -20,11 +20,13 @@ static struct ot_linear down_proj(const struct ot_layer_call *call, bool want_gr
     return down;
 }
 
-/* Makes the input of gate and up. If one norm serves both branches, q, k and v have the same input. */
+/* Makes the input of gate and up. If one norm serves both branches, q, k and v have the same input: it is
+ * valid, unless another chunk overwrote it in scratch. */
 static void norm2(const struct ot_layer_call *call) {
     const struct ot_layer_memory *memory = &call->memory;
     const void *input = ot_layer_is_parallel(call) ? call->x : memory->mid;
-    if (ot_layer_has_before(call) && call->config->residual != OT_PARALLEL)
+    bool is_valid = call->config->residual == OT_PARALLEL && (call->alone || call->kept >= OT_KEEP_ALL);
+    if (ot_layer_has_before(call) && !is_valid)
         ot_layer_norm(call, &call->at->norm2, input, memory->normed2, memory->stats2);
 }
 

@@ -95,6 +95,7 @@ static int open_rows(struct command *c) {
         OT_TRY(ot_rows_open(s, seq_len, &c->rows));
     }
     OT_TRY(ot_model_open(&s->model.config, s->model.dtype, seq_len, &s->model.built));
+    ot_model_set_chunk(s->model.built, INT64_MAX); /* the inputs of a map are those of all tokens */
     if (o->data.n && c->format.kind == OT_QUANT_KIND_GPTQ)
         OT_TRY(ot_sequences_open(c->rows.train, c->rows.data, seq_len, o->calibration_rows, multiple,
                                  &c->calibration));

@@ -182,6 +182,12 @@ void runner_set_regular(struct runner *r, const struct ot_regular *regular) {
     runner_zero_grads(r);
 }
 
+void runner_set_chunk(struct runner *r, int64_t tokens) {
+    ot_model_set_chunk(r->model, tokens);
+    free_blocks(r);
+    alloc_blocks(r);
+}
+
 static void alloc_batch(struct runner *r) {
     size_t bytes = (size_t)r->max_tokens * sizeof(int32_t);
     r->tokens = device_alloc(r, bytes, "tokens");

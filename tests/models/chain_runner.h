@@ -30,6 +30,8 @@ void runner_close(struct runner *runner);
 struct ot_model *runner_model(struct runner *runner);
 /* Before gradients are computed. */
 void runner_set_regular(struct runner *runner, const struct ot_regular *regular);
+/* The tokens of a chunk (ot_model_set_chunk). */
+void runner_set_chunk(struct runner *runner, int64_t tokens);
 
 /* Rounds the weights to the runner's dtype. */
 void runner_set_tensor(struct runner *runner, const struct ot_tensor *tensor, const float *values);

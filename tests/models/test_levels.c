@@ -2,17 +2,29 @@
  * and all levels give the same losses, gradients and boundary gradients, bit by bit. The runner overwrites
  * work, scratch and what the level does not keep with NaNs, so a backward that reads more than its level
  * keeps gives NaNs. And a first backward, which overwrites the gradients, has the bits of one that adds to
- * zeros. Every second case has all regularisers. Runs on the cpu device, and linked with an emulated
+ * zeros. Every second case has all regularisers. All of this also with the micro-batch in chunks,
+ * whose results are those of the whole up to the rounding of fp32. Runs on the cpu device, and linked with an emulated
  * or a real cuda device on that. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "offload/plan/slabs.h"
+#include "src/base/minmax.h"
 #include "tests/models/chain_runner.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 
-enum { TOKENS = 29, ROW = 15, LAYERS = 2, ADAPTED = 3, DORA = 4, DROPPED = 6, MAX_SLABS = 2 * (LAYERS + 2) };
+/* CHUNK cuts the tokens into four chunks, of which the last one is shorter; rows cross their borders. */
+enum {
+    TOKENS = 29,
+    CHUNK = 8,
+    ROW = 15,
+    LAYERS = 2,
+    ADAPTED = 3,
+    DORA = 4,
+    DROPPED = 6,
+    MAX_SLABS = 2 * (LAYERS + 2)
+};
 /* After the cases with names of their own: forms of a layer, each plain, with adapters, with DoRA, and with
  * DoRA and dropout. */
 enum { FIRST_FORM = 8, FORMS = 15, FIRST_EXPERTS = 12, PER_FORM = 4, CASES = FIRST_FORM + PER_FORM * FORMS };
@@ -292,19 +304,41 @@ static void check_finite(const struct results *results, const struct ot_chain *c
             assert_true(results->slab[s][i] - results->slab[s][i] == 0);
 }
 
-static void check_levels(int i, enum ot_dtype dtype) {
+/* Chunks cut sums over tokens, so fp32 rounds them elsewhere: by some 2^-24 of the addends of a sum of few
+ * tokens, whose largest are near 1. */
+static void check_results_close(const struct ot_chain *chain, const struct results *got,
+                                const struct results *want) {
+    const double absolute = 2e-6, relative = 2e-5;
+    check_close("loss", got->loss, want->loss, TOKENS, absolute, relative);
+    for (int s = 0; s < MAX_SLABS; s++)
+        if (got->slab[s])
+            check_close(chain->slabs[s].name, got->slab[s], want->slab[s], chain->slabs[s].n_params, absolute,
+                        relative);
+    for (int b = first_boundary(chain); b < LAYERS + 1; b++)
+        check_close("boundary", got->boundary[b], want->boundary[b], TOKENS * chain->boundary_elems, absolute,
+                    relative);
+}
+
+/* in_chunks: the micro-batch takes chunks of CHUNK tokens. */
+static void check_levels(int i, enum ot_dtype dtype, bool in_chunks) {
     const struct ot_model_config config = make_config(i);
     struct tokens tokens;
     const struct runner_batch batch = make_batch(&config, &tokens);
     struct runner *runner = open_case(i, &config, dtype);
-    struct results want, got;
+    struct results whole, want, got;
+    take_results(runner, &batch, OT_KEEP_NONE, false, &whole);
+    if (in_chunks)
+        runner_set_chunk(runner, CHUNK);
     take_results(runner, &batch, OT_KEEP_NONE, false, &want);
     check_finite(&want, ot_model_chain(runner_model(runner)));
+    if (dtype == OT_F32)
+        check_results_close(ot_model_chain(runner_model(runner)), &want, &whole);
     for (int level = OT_KEEP_NONE; level < OT_KEEP_LEVELS; level++) {
         take_results(runner, &batch, (enum ot_keep_level)level, level % 2 == 0, &got);
         check_same(runner, &got, &want);
         free_results(&got);
     }
+    free_results(&whole);
     free_results(&want);
     runner_close(runner);
 }
@@ -314,12 +348,40 @@ static void test_levels_give_the_same_bits(void **state) {
     for (int i = 0; i < CASES; i++)
         for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
             if (!is_left_out(i) && (i < FIRST_FORM || i / PER_FORM % 3 == dtype)) /* a form in one dtype */
-                check_levels(i, (enum ot_dtype)dtype);
+                check_levels(i, (enum ot_dtype)dtype, false);
+}
+
+static void test_chunks_have_levels_too(void **state) {
+    (void)state;
+    for (int i = 0; i < CASES; i++)
+        for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
+            if (!is_left_out(i) && (i < FIRST_FORM || (i / PER_FORM + 1) % 3 == dtype || dtype == OT_F32))
+                check_levels(i, (enum ot_dtype)dtype, true);
+}
+
+/* A token more of a micro-batch with many chunks costs the rows that attention needs of all tokens, and of
+ * what a level keeps. */
+static void test_chunks_bound_the_work(void **state) {
+    (void)state;
+    const struct ot_model_config config = tiny_config(1, false);
+    struct ot_model *model;
+    check_ok(ot_model_open(&config, OT_BF16, config.max_position, &model));
+    const struct ot_chain *chain = ot_model_chain(model);
+    int64_t n = 64 * OT_CHUNK_TOKENS, q = config.n_heads * config.head_dim;
+    int64_t qkv = q + 2 * config.n_kv_heads * config.head_dim, lse = config.n_heads * 4;
+    size_t work[2], scratch[2];
+    for (int i = 0; i < 2; i++) {
+        work[i] = chain->work_bytes(chain->context, 1, OT_KEEP_NONE, (i + 1) * n);
+        scratch[i] = chain->scratch_bytes(chain->context, 1, (i + 1) * n);
+    }
+    assert_int_equal((int64_t)(work[1] - work[0]), n * (2 * (q + qkv) + lse));
+    assert_int_equal((int64_t)(scratch[1] - scratch[0]), n * (2 * (qkv + ot_max(config.hidden, q)) + lse));
+    ot_model_close(model);
 }
 
 /* Two halves, each without what it may not read, give the bits of one forward. The fewer tokens there are,
  * the more experts nobody chooses. */
-static void check_halves(int i, enum ot_dtype dtype, enum ot_keep_level level, int64_t n) {
+static void check_halves(int i, enum ot_dtype dtype, enum ot_keep_level level, int64_t n, bool in_chunks) {
     const struct ot_model_config config = make_config(i);
     struct tokens tokens;
     struct runner_batch batch = make_batch(&config, &tokens);
@@ -328,6 +390,8 @@ static void check_halves(int i, enum ot_dtype dtype, enum ot_keep_level level, i
     float whole_loss[TOKENS], loss[TOKENS];
     struct results want, got;
     batch.n = n;
+    if (in_chunks)
+        runner_set_chunk(runner, CHUNK);
     take_results(runner, &batch, level, false, &want);
     check_finite(&want, chain);
     runner_eval(runner, &batch, whole_loss);
@@ -352,7 +416,8 @@ static void test_halves_give_the_same_bits(void **state) {
             if (tests_are_few() && (i / 2 + level) % 2 != 0)
                 continue;
             for (int64_t n = 1; n <= TOKENS; n += next)
-                check_halves(i, i % 2 ? OT_BF16 : OT_F32, (enum ot_keep_level)level, n);
+                check_halves(i, i % 2 ? OT_BF16 : OT_F32, (enum ot_keep_level)level, n, n > CHUNK);
+            check_halves(i, OT_F32, (enum ot_keep_level)level, TOKENS, false);
         }
 }
 
@@ -387,6 +452,8 @@ int main(void) {
         cmocka_unit_test(test_levels_are_nested),
         cmocka_unit_test(test_attention_keeps_qkv_where_that_is_cheaper),
         cmocka_unit_test(test_levels_give_the_same_bits),
+        cmocka_unit_test(test_chunks_have_levels_too),
+        cmocka_unit_test(test_chunks_bound_the_work),
         cmocka_unit_test(test_halves_give_the_same_bits),
         cmocka_unit_test(test_what_is_kept_is_a_prefix),
     };
