@@ -115,7 +115,7 @@ static void test_equal_rows(void **state) {
         f, "{\"prompt\": \"ab\", \"completion\": \"c\"}\n{\"prompt\": \"ab\", \"completion\": \"d\"}\n"
            "{\"prompt\": \"a\", \"completion\": \"bc\"}\n{\"prompt\": \"x\", \"completion\": \"y\"}\n");
     struct ot_data_fingerprint by_hand = ot_dataset_fingerprint(d);
-    assert_memory_equal(&print, &by_hand, sizeof print);
+    assert_memory_equal(&print, &by_hand, offsetof(struct ot_data_fingerprint, crc) + sizeof print.crc);
     assert_int_equal(ot_dataset_stats(d)->duplicates, 0);
     ot_dataset_close(d);
     put_text(f, text);
