@@ -2,9 +2,9 @@
  * and all levels give the same losses, gradients and boundary gradients, bit by bit. The runner overwrites
  * work, scratch and what the level does not keep with NaNs, so a backward that reads more than its level
  * keeps gives NaNs. And a first backward, which overwrites the gradients, has the bits of one that adds to
- * zeros. Every second case has all regularisers. All of this also with the micro-batch in chunks,
- * whose results are those of the whole up to the rounding of fp32. Runs on the cpu device, and linked with an emulated
- * or a real cuda device on that. */
+ * zeros. Every second case has all regularisers. All of this also with the micro-batch in chunks, whose
+ * results are those of the whole up to the rounding of fp32. Runs on the cpu device, and linked with an
+ * emulated or a real cuda device on that. */
 #include <stdlib.h>
 #include <string.h>
 
