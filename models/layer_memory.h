@@ -52,7 +52,7 @@
  * needs at a time has room for the tokens of a chunk: all arrays of struct ot_layer_memory that are neither
  * kept nor marked "all". The others have room for all tokens, and a chunk has its own rows of them. So a
  * token more in a row takes 40 KiB of Llama 3.1 8B (q, k, v, attention's output and their gradients in
- * bf16), where its whole inner activations take 197 KiB. An encoder-decoder has one chunk.
+ * bf16), where all of `work` and scratch would take 128 KiB. An encoder-decoder has one chunk.
  *
  * Scratch has three large areas, each used for several purposes in turn; see struct ot_layer_memory.
  */

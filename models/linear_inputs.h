@@ -38,8 +38,8 @@ struct ot_layer_rows {
 };
 
 /* Enqueues a layer's forward up to this input. It lies in run->work or run->scratch, and is valid until
- * another call uses them. run: as for chain.forward with OT_PASS_EVAL; y is not written. The
- * model works on all tokens at once (ot_model_set_chunk). Not of an encoder-decoder. */
+ * another call uses them. run: as for chain.forward with OT_PASS_EVAL; y is not written. The model
+ * works on all tokens at once (ot_model_set_chunk). Not of an encoder-decoder. */
 struct ot_layer_rows ot_model_layer_input(const struct ot_model *model, int block, enum ot_layer_input input,
                                           const struct ot_block_run *run);
 

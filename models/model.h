@@ -136,10 +136,9 @@ void ot_model_set_compares(struct ot_model *model, bool compares);
 /* All off if it is not set. Before a plan is made. */
 void ot_model_set_regular(struct ot_model *model, const struct ot_regular *regular);
 const struct ot_regular *ot_model_get_regular(const struct ot_model *model);
-/* The tokens that a layer works on at a time (layer_memory.h, CHUNKS): a multiple of 8, or
- * INT64_MAX. Products and sums of
- * weight gradients are cut there, so this number is part of what fixes the bits of a micro-batch that has
- * more tokens. It is OT_CHUNK_TOKENS for all decoders and machines, so that no budget changes a bit; of an
+/* The tokens that a layer works on at a time (layer_memory.h, CHUNKS): a multiple of 8, or INT64_MAX. Products
+ * and sums of weight gradients are cut there, so this number is part of what fixes the bits of a micro-batch
+ * that has more tokens. It is OT_CHUNK_TOKENS for all decoders and machines, so that no budget changes a bit; of an
  * encoder-decoder all tokens. Only tests, and what must see all tokens at once, set another one, before a
  * plan is made.
  *
