@@ -136,11 +136,11 @@ void ot_model_set_compares(struct ot_model *model, bool compares);
 /* All off if it is not set. Before a plan is made. */
 void ot_model_set_regular(struct ot_model *model, const struct ot_regular *regular);
 const struct ot_regular *ot_model_get_regular(const struct ot_model *model);
-/* The tokens that a layer works on at a time (layer_memory.h, CHUNKS): a multiple of 8, or INT64_MAX. Products
- * and sums of weight gradients are cut there, so this number is part of what fixes the bits of a micro-batch
- * that has more tokens. It is OT_CHUNK_TOKENS for all decoders and machines, so that no budget changes a bit; of an
- * encoder-decoder all tokens. Only tests, and what must see all tokens at once, set another one, before a
- * plan is made.
+/* The tokens that a layer works on at a time (layer_memory.h, CHUNKS): a multiple of 8, or INT64_MAX.
+ * Products and sums of weight gradients are cut there, so this number is part of what fixes the bits of a
+ * micro-batch that has more tokens. It is OT_CHUNK_TOKENS for all decoders and machines, so that no budget
+ * changes a bit; of an encoder-decoder all tokens. Only tests, and what must see all tokens at once, set
+ * another one, before a plan is made.
  *
  * A chunk rewrites the fp32 gradients of the layer's matrices, 8 bytes a parameter for 2 x OT_CHUNK_TOKENS
  * FLOPs: at the rates of an H100 (decoder_head.c) a quarter of the time of its products, beside which they
