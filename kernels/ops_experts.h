@@ -92,7 +92,8 @@ struct ot_router_backward {
  * layers. counts is a constant to backward. So the layers hand on both sums in forward (ot_load), and after
  * the last layer ot_balance has the loss, and the slopes that the router's backward needs in all layers. */
 
-/* Adds a layer to the sums: counts_out[e] = counts_in[e] + the tokens that chose e, and so the sums. The
+/* Adds a layer to the sums: counts_out[e] = counts_in[e] + the tokens that chose e, and so the sums. Each
+ * result may have the place of its input, as for later chunks of a layer. The
  * bits of sums are the same on all devices: tokens are cut into OT_LOAD_PARTS parts of equal length (the
  * last ones may be shorter or empty), each part adds its tokens in order, and then the parts are added in
  * order. */

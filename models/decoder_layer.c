@@ -9,10 +9,11 @@
  * side, in fp32, and rounds once. For a token and element of `hidden` in bf16, mid and norm2 then move 8
  * bytes (with the sum in the norm: 10), and y moves 4 (with a sum of its own: 8).
  *
- * A call works through the micro-batch in chunks of its tokens, in order (layer_memory.h, CHUNKS): q, k and v
- * of all chunks, then attention of all tokens, then the rest of each chunk; backward the other way round,
- * with the chunks in the same order. A micro-batch of one chunk takes the same ops in the same order as if
- * there were no chunks. The cut is the same on every machine, so it changes no bits from plan to plan.
+ * A layer works through the micro-batch in chunks of its tokens, in order (layer_memory.h, CHUNKS). Forward
+ * computes q, k and v of each chunk, then attention of all tokens, then the rest of each chunk. Backward
+ * computes the gradients of each chunk down to attention's output, then those of attention for all tokens,
+ * then the rest of each chunk. A micro-batch of one chunk takes the same ops in the same order as if there
+ * were no chunks. The cut is the same on every machine, so it changes no bits from plan to plan.
  *
  * layer_memory.h says what forward keeps for backward. */
 #include "models/layer.h"

@@ -131,8 +131,8 @@ void ot_layer_recompute_down(const struct ot_layer_call *call, enum ot_keep_leve
 void ot_layer_mlp_backward(const struct ot_layer_call *call);
 /* After ot_layer_mlp_backward: dxy becomes the gradient of x. */
 void ot_layer_attention_backward(const struct ot_layer_call *call);
-/* The same in three parts: memory.narrow = the gradient of attention's output; that of the projection's
- * output, of all tokens, in memory.wide; dxy. */
+/* The same in three parts. The first computes the gradient of attention's output, in memory.narrow; the
+ * second, for all tokens, that of the projection's output, in memory.wide; the third computes dxy. */
 void ot_layer_o_backward(const struct ot_layer_call *call);
 void ot_layer_attend_backward(const struct ot_layer_call *all);
 void ot_layer_qkv_backward(const struct ot_layer_call *call);

@@ -44,9 +44,9 @@
  * computed again, in scratch, which takes a twentieth of a layer's time. With DoRA, `products` keeps the
  * results beside the u that they are made of: T5s are small, and a pass less is worth its bytes.
  *
- * ROWS. Arrays have room for each token of the micro-batch. A layer of an encoder-decoder uses the first
- * rows of them, for its own tokens (encdec.h). q, k and v of a layer's own attention and their gradients
- * lie in the rows of their tokens in the micro-batch, because keys are counted from its first token on.
+ * ROWS. A layer of an encoder-decoder uses the first rows of its arrays, for its own tokens (encdec.h). q, k
+ * and v of a layer's own attention and their gradients lie in the rows of their tokens in the micro-batch,
+ * because keys are counted from its first token on.
  *
  * CHUNKS. A layer works on a micro-batch in chunks of its tokens (decoder_layer.c). What only one chunk
  * needs at a time has room for the tokens of a chunk: all arrays of struct ot_layer_memory that are neither

@@ -359,8 +359,8 @@ static void test_chunks_have_levels_too(void **state) {
                 check_levels(i, (enum ot_dtype)dtype, true);
 }
 
-/* A token more of a micro-batch with many chunks costs the rows that attention needs of all tokens, and of
- * what a level keeps. */
+/* In a micro-batch of many chunks, work and scratch grow with the rows that attention needs of all tokens
+ * alone. */
 static void test_chunks_bound_the_work(void **state) {
     (void)state;
     const struct ot_model_config config = tiny_config(1, false);
