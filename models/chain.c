@@ -235,6 +235,10 @@ void ot_model_set_chunk(struct ot_model *model, int64_t tokens) {
         model->chunk_tokens = tokens;
 }
 
+int64_t ot_model_get_chunk(const struct ot_model *model) {
+    return model->chunk_tokens;
+}
+
 void ot_model_close(struct ot_model *model) {
     if (!model)
         return;

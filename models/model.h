@@ -147,6 +147,7 @@ const struct ot_regular *ot_model_get_regular(const struct ot_model *model);
  * run. */
 enum { OT_CHUNK_TOKENS = 4096 };
 void ot_model_set_chunk(struct ot_model *model, int64_t tokens);
+int64_t ot_model_get_chunk(const struct ot_model *model);
 void ot_model_close(struct ot_model *model);
 const struct ot_model_config *ot_model_get_config(const struct ot_model *model);
 int64_t ot_model_tensor_count(const struct ot_model *model);

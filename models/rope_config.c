@@ -313,37 +313,74 @@ int ot_rope_config_check(const struct ot_model_config *c, const char *where) {
 
 static const char *const SAID = "give yarn:4, linear:2 or dynamic:4, for example";
 
-int ot_model_config_scale_rope(struct ot_model_config *c, const char *text) {
+static int read_said(const char *text, enum ot_rope_scaling *scaling, double *factor) {
     const char *colon = strchr(text, ':');
-    enum ot_rope_scaling scaling = OT_ROPE_PLAIN;
     char *end = NULL;
-    double factor = colon ? strtod(colon + 1, &end) : 0;
+    *scaling = OT_ROPE_PLAIN;
+    *factor = colon ? strtod(colon + 1, &end) : 0;
     for (int i = 0; colon && i < OT_ROPE_SCALINGS; i++)
         if (strlen(SCALING_NAMES[i]) == (size_t)(colon - text) &&
             strncmp(text, SCALING_NAMES[i], (size_t)(colon - text)) == 0)
-            scaling = (enum ot_rope_scaling)i;
-    if (scaling != OT_ROPE_YARN && scaling != OT_ROPE_LINEAR && scaling != OT_ROPE_DYNAMIC)
+            *scaling = (enum ot_rope_scaling)i;
+    if (*scaling == OT_ROPE_PLAIN || *scaling == OT_ROPE_LONGROPE || *scaling == OT_ROPE_PROPORTIONAL)
         return ot_fail(OT_E_USAGE, "'%.80s' is no scaling that can be chosen; %s", text, SAID);
-    if (*end != '\0' || !(factor > 1) || factor > 1e4)
+    if (*end != '\0' || !(*factor > 1) || *factor > 1e4)
         return ot_fail(OT_E_USAGE, "'%.80s': the factor must be a number above 1, at most 10000; %s", text,
                        SAID);
+    return 0;
+}
+
+/* A scaling that the config has may be replaced by YaRN, and linear and llama3 lengthen their own kind. */
+static int check_replaces(enum ot_rope_scaling own, enum ot_rope_scaling scaling) {
+    static const char *const replaced_by[OT_ROPE_SCALINGS] = {[OT_ROPE_PLAIN] =
+                                                                  "yarn:N, linear:N or dynamic:N",
+                                                              [OT_ROPE_LINEAR] = "yarn:N or linear:N",
+                                                              [OT_ROPE_LLAMA3] = "yarn:N or llama3:N",
+                                                              [OT_ROPE_YARN] = "yarn:N"};
+    const char *by = replaced_by[own], *name = by ? strstr(by, SCALING_NAMES[scaling]) : NULL;
+    if (name)
+        return 0;
+    if (own == OT_ROPE_PLAIN)
+        return ot_fail(OT_E_USAGE, "%s:N lengthens such a scaling, and the config has none; give %s",
+                       SCALING_NAMES[scaling], by);
+    return ot_fail(OT_E_USAGE, "the config's rope_scaling of type %s can be replaced by %s, not by %s",
+                   SCALING_NAMES[own], by ? by : "none", SCALING_NAMES[scaling]);
+}
+
+/* Sets YaRN in place of what the model has, for `factor` times its positions. */
+static void set_yarn(struct ot_model_config *c, double factor) {
+    struct ot_rope_config *rope = &c->rope;
+    if (rope->scaling == OT_ROPE_YARN) {
+        rope->attention_factor *= yarn_magnitude(factor * rope->factor, 1) / yarn_magnitude(rope->factor, 1);
+        rope->factor *= factor;
+        return;
+    }
+    double positions = (double)c->max_position;
+    double original = rope->scaling == OT_ROPE_LLAMA3   ? rope->original_max_position
+                      : rope->scaling == OT_ROPE_LINEAR ? positions / rope->factor
+                                                        : positions;
+    rope->original_max_position = original;
+    rope->factor = factor * positions / original;
+    rope->attention_factor = yarn_magnitude(rope->factor, 1);
+    rope->beta_fast = 32;
+    rope->beta_slow = 1;
+}
+
+int ot_model_config_scale_rope(struct ot_model_config *c, const char *text) {
+    enum ot_rope_scaling scaling;
+    double factor;
+    OT_TRY(read_said(text, &scaling, &factor));
     if (c->positions != OT_POSITIONS_ROPE)
         return ot_fail(OT_E_USAGE, "this model has no rotary positions, so they cannot be scaled");
-    if (c->rope.scaling != OT_ROPE_PLAIN)
-        return ot_fail(OT_E_USAGE,
-                       "the model's positions are scaled already (rope_scaling of type %s in its config)",
-                       SCALING_NAMES[c->rope.scaling]);
+    OT_TRY(check_replaces(c->rope.scaling, scaling));
     if (factor * (double)c->max_position > (double)MAX_COUNT)
         return ot_fail(OT_E_USAGE, "'%.80s': %lld positions times that factor are too many", text,
                        (long long)c->max_position);
+    if (scaling == OT_ROPE_YARN)
+        set_yarn(c, factor);
+    else
+        c->rope.factor = c->rope.scaling == scaling ? factor * c->rope.factor : factor;
     c->rope.scaling = scaling;
-    c->rope.factor = factor;
-    if (scaling == OT_ROPE_YARN) {
-        c->rope.original_max_position = (double)c->max_position;
-        c->rope.attention_factor = yarn_magnitude(factor, 1);
-        c->rope.beta_fast = 32;
-        c->rope.beta_slow = 1;
-    }
     if (scaling != OT_ROPE_DYNAMIC)
         c->max_position = (int64_t)(factor * (double)c->max_position);
     return ot_rope_config_check(c, "the scaling of positions");

@@ -74,7 +74,8 @@ struct ot_layout {
     /* Boundary activations of a round: [n_boundaries][places] for all n_blocks - 1 boundaries, or 2 that
      * alternate; [n_blocks - 1][places], or NULL. Stages: OT_NO_BUFFER if another rank reads it. */
     int *boundary_gpu, *boundary_host, *boundary_nvme;
-    int *activation_slots; /* [plan.activation_slots] */
+    int *activation_slots; /* [plan.activation_slots], in the order in which backward may use them; without
+                            * stages some are also buffers of boundary_gpu */
     /* stages: [OT_STAGE_BUFFERS] device buffers of boundary activations on their way to other ranks; else
      * NULL */
     int *stage_buffers;

@@ -1,5 +1,5 @@
-/* Adds buffers to a layout that is being made. Internal to layout_make.c, which decides the buffers of a
- * plan.
+/* Adds buffers to a layout that is being made. Internal to layout_make.c and layout_activations.c, which
+ * decide the buffers of a plan.
  *
  * Errors: the functions return OT_NO_BUFFER or NULL. The first error stays in mk->rc (OT_E_BUDGET: a size
  * overflows, or there is no memory for the tables), and later calls have no effect. */
@@ -7,6 +7,15 @@
 #define OT_OFFLOAD_PLAN_LAYOUT_ADD_H
 
 #include "offload/plan/layout.h"
+#include "offload/store/store.h"
+
+/* Sides of an extent that is never pinned: one holds the present content, the next content is written to the
+ * other. */
+enum { OT_LEAST_SIDES = 2 };
+/* Rounded up to whole blocks of the store: the last tile of a share may have any size. */
+static inline size_t ot_layout_pages(size_t bytes) {
+    return (bytes + OT_STORE_ALIGN - 1) / OT_STORE_ALIGN * OT_STORE_ALIGN;
+}
 
 struct ot_layout_maker {
     const struct ot_chain *chain;
@@ -47,5 +56,11 @@ int *ot_layout_add_many(struct ot_layout_maker *mk, enum ot_tier tier, const cha
                         int64_t n);
 /* n indices without buffers. NULL if n is 0. */
 int *ot_layout_new_indices(struct ot_layout_maker *mk, int64_t n);
+
+/* layout_activations.c. kept: the inner activations that blocks keep for backward. frames: of shadows
+ * (shadow_updates.h), after kept. */
+void ot_layout_add_boundaries(struct ot_layout_maker *mk);
+void ot_layout_add_kept(struct ot_layout_maker *mk);
+void ot_layout_add_frames(struct ot_layout_maker *mk);
 
 #endif

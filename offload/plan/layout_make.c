@@ -8,15 +8,13 @@
 #include "offload/plan/slabs.h"
 #include "offload/plan/stages.h"
 #include "offload/plan/used_parts.h"
-#include "offload/store/store.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 
-/* Sides of an extent that is never pinned: one holds the present content, the next content is written to the
- * other. Gradients need no old content: a step that fails while it writes them cannot be continued anyway.
- * Frozen weights are written before the first step alone. */
-enum { LEAST_SIDES = 2, GRAD_SIDES = 1, FROZEN_SIDES = 1 };
-_Static_assert(LEAST_SIDES + OT_PLAN_MAX_PINNED_CONTENTS == OT_STORE_MAX_SIDES, "plan.h");
+/* Fewer sides: gradients need no old content, because a step that fails while it writes them cannot be
+ * continued anyway. Frozen weights are written before the first step alone. */
+enum { GRAD_SIDES = 1, FROZEN_SIDES = 1 };
+_Static_assert(OT_LEAST_SIDES + OT_PLAN_MAX_PINNED_CONTENTS == OT_STORE_MAX_SIDES, "plan.h");
 
 static size_t weight_bytes(const struct ot_chain *chain, int64_t n_params) {
     return (size_t)n_params * ot_dtype_bytes(chain->dtype);
@@ -26,11 +24,6 @@ static size_t state_bytes(const struct ot_chain *chain, int64_t n_params) {
     return ot_state_bytes(chain, n_params);
 }
 
-/* Rounded up to whole blocks of the store: the last tile of a share may have any size. */
-static size_t pages(size_t bytes) {
-    return (bytes + OT_STORE_ALIGN - 1) / OT_STORE_ALIGN * OT_STORE_ALIGN;
-}
-
 /* Adds n parameters of a slab, from `first` on, as one extent per tile. bytes(chain, n): the bytes of n
  * parameters. */
 static int add_on_nvme(struct ot_layout_maker *mk, const char *name, int64_t first, int64_t n, int sides,
@@ -38,8 +31,8 @@ static int add_on_nvme(struct ot_layout_maker *mk, const char *name, int64_t fir
     int64_t tile = mk->plan->tile_params;
     int n_tiles = (int)((n + tile - 1) / tile);
     int64_t rest = n_tiles > 0 ? n - (n_tiles - 1) * tile : 0; /* the last tile of a slab may be short */
-    int buffer = ot_layout_add_extents(mk, name, pages(bytes(mk->chain, tile)), pages(bytes(mk->chain, rest)),
-                                       n_tiles, sides);
+    int buffer = ot_layout_add_extents(mk, name, ot_layout_pages(bytes(mk->chain, tile)),
+                                       ot_layout_pages(bytes(mk->chain, rest)), n_tiles, sides);
     if (buffer != OT_NO_BUFFER)
         mk->layout->buffers[buffer].first_param = first;
     return buffer;
@@ -48,7 +41,7 @@ static int add_on_nvme(struct ot_layout_maker *mk, const char *name, int64_t fir
 /* The same for contents that may be pinned. */
 static int add_kept_on_nvme(struct ot_layout_maker *mk, const char *name, int64_t first, int64_t n,
                             size_t (*bytes)(const struct ot_chain *, int64_t)) {
-    return add_on_nvme(mk, name, first, n, LEAST_SIDES + mk->plan->pinned_contents, bytes);
+    return add_on_nvme(mk, name, first, n, OT_LEAST_SIDES + mk->plan->pinned_contents, bytes);
 }
 
 static size_t encoded_bytes(const struct ot_chain *chain, int64_t units) {
@@ -223,11 +216,12 @@ static void add_tile_slots(struct ot_layout_maker *mk) {
         if (off_gpu && mk->plan->slabs[s].grads == OT_HOME_NVME && tile > grads)
             grads = tile;
     }
-    layout->slot_weights_offset = pages(state_bytes(mk->chain, state));
-    layout->slot_grads_offset = layout->slot_weights_offset + pages(weight_bytes(mk->chain, weights));
+    layout->slot_weights_offset = ot_layout_pages(state_bytes(mk->chain, state));
+    layout->slot_grads_offset =
+        layout->slot_weights_offset + ot_layout_pages(weight_bytes(mk->chain, weights));
     layout->tile_slots = ot_layout_add_tiled(
         mk, OT_TIER_HOST, "optimizer state slots",
-        layout->slot_grads_offset + pages(weight_bytes(mk->chain, grads)), 3, mk->plan->tile_slots);
+        layout->slot_grads_offset + ot_layout_pages(weight_bytes(mk->chain, grads)), 3, mk->plan->tile_slots);
 }
 
 /* A slot fits the gradients of the largest tile, or the largest piece of a sum. */
@@ -243,8 +237,8 @@ static void add_host_grad_slots(struct ot_layout_maker *mk) {
         bool sums = sp->sums == OT_HOME_NVME && ot_slab_sum_leaves(chain, mk->plan, s);
         bytes = sums && piece > bytes ? piece : bytes;
     }
-    mk->layout->host_grad_slots =
-        ot_layout_add_many(mk, OT_TIER_HOST, "gradient slots", pages(bytes), mk->plan->host_grad_slots);
+    mk->layout->host_grad_slots = ot_layout_add_many(mk, OT_TIER_HOST, "gradient slots",
+                                                     ot_layout_pages(bytes), mk->plan->host_grad_slots);
 }
 
 static void add_snapshot(struct ot_layout_maker *mk) {
@@ -294,8 +288,9 @@ static void add_slots(struct ot_layout_maker *mk) {
             ot_layout_add_tiled(mk, OT_TIER_GPU, "weight slots", at->used, at->tiles, plan->weight_slots[k]);
         layout->encoded_slots[k] = ot_layout_add_tiled(mk, OT_TIER_GPU, "encoded weight slots", at->encoded,
                                                        at->tiles, plan->encoded_slots[k]);
-        layout->host_weight_slots[k] = ot_layout_add_held(mk, OT_TIER_HOST, "weight slots", pages(at->held),
-                                                          at->tiles, plan->host_weight_slots[k]);
+        layout->host_weight_slots[k] =
+            ot_layout_add_held(mk, OT_TIER_HOST, "weight slots", ot_layout_pages(at->held), at->tiles,
+                               plan->host_weight_slots[k]);
         layout->grad_slots[k] =
             ot_layout_add_many(mk, OT_TIER_GPU, "gradient slots", sums, plan->grad_slots[k]);
         layout->grad_out_slots[k] =
@@ -304,145 +299,6 @@ static void add_slots(struct ot_layout_maker *mk) {
         layout->exchange_slots[k] =
             ot_layout_add_many(mk, OT_TIER_GPU, "exchange slots", sums, plan->exchange_slots[k]);
     }
-}
-
-/* Adds [n][places] buffers of boundaries, for those that this rank's blocks read. */
-static int *add_own_boundaries(struct ot_layout_maker *mk, enum ot_tier tier, size_t bytes, int n) {
-    int places = mk->layout->places;
-    if (!ot_plan_has_stages(mk->plan) && tier != OT_TIER_NVME)
-        return ot_layout_add_many(mk, tier, "activations", bytes, (int64_t)n * places);
-    int *indices = ot_layout_new_indices(mk, (int64_t)n * places);
-    for (int b = 0; indices && b < n; b++) {
-        if (!ot_boundary_is_own(mk->chain, mk->plan, b))
-            continue;
-        int *own = indices + b * places;
-        if (tier != OT_TIER_NVME) {
-            int first = ot_layout_add_row(mk, tier, "activations", bytes, 1, places);
-            for (int i = 0; i < places && first != OT_NO_BUFFER; i++)
-                own[i] = first + i;
-        }
-        for (int i = 0; i < places && tier == OT_TIER_NVME; i++)
-            own[i] = ot_layout_add_extents(mk, "activations", pages(bytes), pages(bytes), 1, LEAST_SIDES);
-    }
-    return indices;
-}
-
-static void add_boundaries(struct ot_layout_maker *mk) {
-    const struct ot_chain *chain = mk->chain;
-    const struct ot_plan *plan = mk->plan;
-    struct ot_layout *layout = mk->layout;
-    size_t bytes = ot_chain_boundary_bytes(chain, plan->micro_tokens);
-    int boundaries = chain->n_blocks - 1, places = ot_plan_round_places(plan);
-    bool all = plan->train && plan->activations == OT_HOME_GPU;
-    layout->places = places;
-    layout->n_boundaries = all || boundaries < 2 ? boundaries : 2;
-    layout->boundary_gpu = all ? add_own_boundaries(mk, OT_TIER_GPU, bytes, boundaries)
-                               : ot_layout_add_many(mk, OT_TIER_GPU, "activations", bytes,
-                                                    (int64_t)layout->n_boundaries * places);
-    if (ot_plan_has_stages(plan))
-        layout->stage_buffers = ot_layout_add_many(mk, OT_TIER_GPU, "activations", bytes, OT_STAGE_BUFFERS);
-    if (!plan->train)
-        return;
-    if (plan->activations == OT_HOME_HOST)
-        layout->boundary_host = add_own_boundaries(mk, OT_TIER_HOST, bytes, boundaries);
-    if (plan->activations == OT_HOME_NVME)
-        layout->boundary_nvme = add_own_boundaries(mk, OT_TIER_NVME, bytes, boundaries);
-    layout->host_activation_slots =
-        ot_layout_add_many(mk, OT_TIER_HOST, "activation slots", bytes, plan->host_activation_slots);
-    layout->activation_slots =
-        ot_layout_add_many(mk, OT_TIER_GPU, "activation slots", bytes, plan->activation_slots);
-    layout->boundary_grad = ot_layout_add_many(mk, OT_TIER_GPU, "activation gradients", bytes, places);
-}
-
-/* Adds the homes of a block's kept activations for each place. Each shadow frame over them is a tile. */
-static void add_kept_homes(struct ot_layout_maker *mk, struct ot_kept kept, size_t bytes, int homes[]) {
-    int places = mk->layout->places, frames = ot_frames_over(kept, bytes, mk->layout->frame_bytes);
-    size_t rounded = pages(bytes);
-    if (kept.tier == OT_TIER_NVME) {
-        for (int i = 0; i < places; i++)
-            homes[i] = ot_layout_add_extents(mk, "kept activations", rounded, rounded, 1, LEAST_SIDES);
-        return;
-    }
-    int first = ot_layout_add_row(mk, kept.tier, "kept activations", bytes, frames > 0 ? frames : 1, places);
-    for (int i = 0; i < places; i++)
-        homes[i] = first == OT_NO_BUFFER ? OT_NO_BUFFER : first + i;
-}
-
-/* Adds the inner activations that blocks keep for backward. */
-static void add_kept(struct ot_layout_maker *mk) {
-    const struct ot_chain *chain = mk->chain;
-    const struct ot_plan *plan = mk->plan;
-    struct ot_layout *layout = mk->layout;
-    size_t largest = 0, largest_on_nvme = 0;
-    if (ot_plan_kept_blocks(plan, OT_TIER_COUNT) == 0)
-        return;
-    layout->kept = ot_layout_new_indices(mk, (int64_t)chain->n_blocks * layout->places);
-    for (int b = 0; layout->kept && b < chain->n_blocks; b++) {
-        struct ot_kept kept = ot_plan_kept(chain, plan, b);
-        if (kept.level == OT_KEEP_NONE)
-            continue;
-        size_t bytes = chain->saved_bytes(chain->context, b, kept.level, plan->micro_tokens);
-        add_kept_homes(mk, kept, bytes, &layout->kept[b * layout->places]);
-        if (kept.tier != OT_TIER_GPU && bytes > largest)
-            largest = bytes;
-        if (kept.tier == OT_TIER_NVME && bytes > largest_on_nvme)
-            largest_on_nvme = bytes;
-    }
-    layout->kept_slots =
-        ot_layout_add_many(mk, OT_TIER_GPU, "kept activation slots", largest, plan->kept_slots);
-    layout->host_kept_slots = ot_layout_add_many(mk, OT_TIER_HOST, "kept activation slots",
-                                                 pages(largest_on_nvme), plan->host_kept_slots);
-}
-
-/* The next frame over kept activations, from the last block to the first. *place counts the micro-batches of
- * all blocks behind it. */
-static struct ot_frame next_over_kept(struct ot_layout_maker *mk, int *place, int *tile) {
-    const struct ot_layout *l = mk->layout;
-    for (;; ++*place, *tile = 0) {
-        int block = mk->chain->n_blocks - 1 - *place / l->places;
-        if (*tile < ot_plan_frames_over_kept(mk->chain, mk->plan, block, l->frame_bytes))
-            return (struct ot_frame){l->kept[block * l->places + *place % l->places], (*tile)++};
-    }
-}
-
-/* Lists the frames of shadows. The last slabs take the kept activations of the last blocks: these must be
- * behind the first use of the slab (shadow_updates.h). */
-static void list_frames(struct ot_layout_maker *mk, const struct ot_shadow_frames *deal) {
-    struct ot_layout *l = mk->layout;
-    int n_slabs = mk->chain->n_slabs, frame = mk->plan->shadow_frames, place = 0, tile = 0;
-    l->first_frame[n_slabs] = frame;
-    for (int s = n_slabs - 1; s >= 0 && mk->rc >= 0; s--) {
-        l->first_frame[s] = frame - deal[s].all;
-        for (int i = 0; i < deal[s].all; i++)
-            l->frames[--frame] =
-                i < deal[s].over_kept
-                    ? next_over_kept(mk, &place, &tile)
-                    : (struct ot_frame){ot_layout_add(mk, OT_TIER_HOST, "shadow updates", l->frame_bytes, 1),
-                                        0};
-    }
-}
-
-static void add_frames(struct ot_layout_maker *mk) {
-    struct ot_layout *l = mk->layout;
-    int n_slabs = mk->chain->n_slabs, frames = mk->plan->shadow_frames, n = 0;
-    struct ot_shadow_frames *deal = calloc((size_t)n_slabs, sizeof *deal);
-    if (!mk->sizes) {
-        l->first_frame = calloc((size_t)n_slabs + 1, sizeof *l->first_frame);
-        l->frames = calloc((size_t)frames, sizeof *l->frames);
-    }
-    if (!deal || (!mk->sizes && (!l->first_frame || !l->frames))) {
-        mk->rc = mk->rc < 0 ? mk->rc : ot_fail(OT_E_BUDGET, "no memory for a plan with %d shadows", frames);
-        goto out;
-    }
-    ot_plan_deal_frames(mk->chain, mk->plan, deal);
-    for (int s = 0; s < n_slabs; s++)
-        n += deal[s].all - deal[s].over_kept;
-    if (mk->sizes)
-        ot_layout_add_row(mk, OT_TIER_HOST, "shadow updates", l->frame_bytes, 1, n);
-    else
-        list_frames(mk, deal);
-out:
-    free(deal);
 }
 
 struct ot_workspace ot_plan_workspace(const struct ot_chain *chain, int64_t micro_tokens) {
@@ -567,12 +423,12 @@ static int make(const struct ot_chain *chain, const struct ot_plan *plan, struct
     add_tile_slots(&mk);
     add_host_grad_slots(&mk);
     add_snapshot(&mk);
-    add_boundaries(&mk);
+    ot_layout_add_boundaries(&mk);
     if (ot_plan_has_shadows(plan))
         out->frame_bytes = ot_plan_frame_bytes(chain, plan);
-    add_kept(&mk);
+    ot_layout_add_kept(&mk);
     if (ot_plan_has_shadows(plan))
-        add_frames(&mk);
+        ot_layout_add_frames(&mk);
     add_workspace(&mk);
     out->idle_bytes = out->tier_bytes[OT_TIER_GPU] - out->idle_offset;
     add_step_buffers(&mk);

@@ -33,6 +33,8 @@
  * nvme passes through slots on the host: the weights of a slab on their way to the device, one tile's state,
  * weights and gradients (read before its update and written after it), and boundary activations. A tile is
  * read as soon as a slot is free. So during backward these slots fill with the tiles that are updated first.
+ * Backward brings boundary activations back into the buffers that forward used for them. A plan with more
+ * slots than these has slots of their own, and so have stages, whose forward goes on beside backward.
  *
  * ENCODED SLABS are decoded into a weight slot for each visit of a block, wherever their home is. The encoded
  * bytes come to the device in an encoded slot, ahead of the visit; the decoding itself is work of the device
@@ -304,7 +306,8 @@ struct ot_plan {
     int encoded_slots[OT_SLOT_KINDS];  /* for the bytes of encoded slabs that are not resident */
     int exchange_slots[OT_SLOT_KINDS]; /* for the gradients that other ranks send */
     int state_slots;                   /* for the stream engine; one tile each */
-    int activation_slots;              /* device slots for boundary activations homed elsewhere */
+    int activation_slots;              /* device slots for boundary activations homed elsewhere; without
+                                        * stages the first ones are buffers of forward */
     /* Slots on the host between nvme and the device. host_weight_slots: a slab's weights, by kind.
      * tile_slots: a tile's state, weights and gradients, before and after an update. host_grad_slots: a
      * tile's finished gradients on their way out, or a piece of a sum (slabs.h) on its way out or back.

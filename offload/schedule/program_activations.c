@@ -125,8 +125,13 @@ static int find_back(struct ot_program *p, struct ot_passing *passing, int index
     if (left == 0 || next->index != index || next->micro != micro)
         return OT_NO_BUFFER;
     bool mixes = passing->content == OT_CONTENT_SAVED && p->plan->shard.in_flight > 1;
+    int round = ot_plan_round_first(p->plan, micro);
+    /* The slots of boundaries are listed in the order in which a round's backward may use them. */
+    if (passing->content == OT_CONTENT_BOUNDARY &&
+        (passing->next_return == 0 || ot_plan_round_first(p->plan, next[-1].micro) != round))
+        passing->next_slot = 0;
     for (int i = 0; i < passing->n_slots && i < left && !(mixes && next[i].index != index); i++) {
-        if (ot_plan_round_first(p->plan, next[i].micro) != ot_plan_round_first(p->plan, micro))
+        if (ot_plan_round_first(p->plan, next[i].micro) != round)
             break; /* not computed yet */
         if (next[i].slot == OT_NO_BUFFER)
             bring(p, passing, &next[i]);

@@ -110,7 +110,7 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .elsewhere = "deduplicate drop-duplicates remove-duplicates dataset-exact-deduplication"},
     {"seq-len", OT_OPTION_COUNT, OT_SECTION_DATA, FIELD(seq_len),
-     TRAIN | EVAL | PLAN | BENCH | QUANTIZE | MIGRATE, .argument = "TOKENS", .min = 8, .max = 1 << 20,
+     TRAIN | EVAL | PLAN | BENCH | QUANTIZE | MIGRATE, .argument = "TOKENS", .min = 8, .max = 1 << 24,
      .of_tokens = true, .chosen = "2048, or the model's maximum if that is less", .on_resume = OT_RESUME_SAME,
      .elsewhere = "max-length max-seq-length max-seq-len block-size cutoff-len context-length"},
     {"pack", OT_OPTION_YES_NO, OT_SECTION_DATA, FIELD(pack), TRAIN | EVAL | PLAN | QUANTIZE,

@@ -214,18 +214,12 @@ static void print_plan(const struct ot_plan_case *c, FILE *out) {
         print_stages(c, out);
     fprintf(out, "plan    %s\n", ot_report_homes(plan, text));
     fprintf(out, "        updates %s\n", ot_report_engines(plan, text));
-    if (*ot_report_experts(ot_model_chain(c->model), plan, text))
-        fprintf(out, "        experts %s\n", text);
-    if (c->options->base_type != OT_BASE_AUTO)
-        fprintf(out, "        base    %s\n",
-                ot_report_base(c->model, (enum ot_base_type)c->options->base_type, text));
-    if (c->options->state != OT_STATE_F32)
-        fprintf(out, "        state   %s\n", ot_report_state((enum ot_state_format)c->options->state, text));
-    if (c->options->master_weights == OT_MASTERS_NONE)
-        fprintf(out, "        masters %s\n", ot_report_no_masters);
+    int n = ot_report_details(c->model, plan, c->options, lines);
+    for (int i = 0; i < n; i++)
+        fprintf(out, "        %s\n", lines[i]);
     fprintf(out, "        %s · %d weight slot%s%s\n", ot_report_kept(plan, layers_of(c), text),
             layer_slots(plan), ot_plural(layer_slots(plan)), ot_report_rounds(plan, rounds));
-    int n = ot_report_table(&ledger, c->machine.budget_bytes, c->options->explain, lines);
+    n = ot_report_table(&ledger, c->machine.budget_bytes, c->options->explain, lines);
     for (int i = 0; i < n; i++)
         fprintf(out, "%s\n", lines[i]);
     fprintf(out, "disk    a checkpoint takes %s: keep room for two checkpoints\n",

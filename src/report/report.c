@@ -272,7 +272,7 @@ static void print_shape(const struct ot_report *r) {
     const struct ot_run_shape *shape = r->shape;
     static const char *const schedules[] = {"constant", "linear", "cosine", "wsd"};
     char tokens[OT_STEP_TEXT_BYTES], steps[OT_STEP_TEXT_BYTES], line[OT_TABLE_LINE_BYTES];
-    char rounds[OT_TEXT_BYTES];
+    char rounds[OT_TEXT_BYTES], details[OT_REPORT_MOST_DETAILS][OT_TABLE_LINE_BYTES];
     ot_log(OT_LOG_INFO, "plan    %s · AdamW %.2g %s, warm-up %lld, clip %g · %s · %s",
            o->lora                 ? "adapters"
            : o->train || o->freeze ? "some parameters"
@@ -295,15 +295,9 @@ static void print_shape(const struct ot_report *r) {
         ot_log(OT_LOG_INFO, "        regular %s", line);
     ot_log(OT_LOG_INFO, "        homes   %s", ot_report_homes(plan, line));
     ot_log(OT_LOG_INFO, "        updates %s", ot_report_engines(plan, line));
-    if (*ot_report_experts(ot_model_chain(r->session->model.built), plan, line))
-        ot_log(OT_LOG_INFO, "        experts %s", line);
-    if (o->base_type != OT_BASE_AUTO)
-        ot_log(OT_LOG_INFO, "        base    %s",
-               ot_report_base(r->session->model.built, (enum ot_base_type)o->base_type, line));
-    if (o->state != OT_STATE_F32)
-        ot_log(OT_LOG_INFO, "        state   %s", ot_report_state((enum ot_state_format)o->state, line));
-    if (o->master_weights == OT_MASTERS_NONE)
-        ot_log(OT_LOG_INFO, "        masters %s", ot_report_no_masters);
+    int n_details = ot_report_details(r->session->model.built, plan, o, details);
+    for (int i = 0; i < n_details; i++)
+        ot_log(OT_LOG_INFO, "        %s", details[i]);
 }
 
 static void add_entry(struct ot_ledger *ledger, enum ot_tier tier, const char *name, size_t bytes) {

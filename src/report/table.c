@@ -225,28 +225,6 @@ const char *ot_report_moved(const struct ot_moved *moved, size_t n, char line[OT
     return line;
 }
 
-const char *ot_report_base(const struct ot_model *model, enum ot_base_type base,
-                           char line[OT_TABLE_LINE_BYTES]) {
-    enum ot_dtype dtype = ot_model_chain(model)->dtype;
-    char small[OT_TEXT_BYTES], large[OT_TEXT_BYTES];
-    int64_t plain, encoded = ot_model_encoded_bytes(model, &plain);
-    if (encoded == 0)
-        snprintf(line, OT_TABLE_LINE_BYTES, "%s, as all weights", ot_dtype_name(dtype));
-    else
-        snprintf(line, OT_TABLE_LINE_BYTES,
-                 "%s: frozen layers take %s in place of %s in %s; the run computes with the decoded weights",
-                 ot_weight_format_name(ot_base_format(base, dtype)), ot_text_bytes((double)encoded, small),
-                 ot_text_bytes((double)plain, large), ot_dtype_name(dtype));
-    return line;
-}
-
-const char *ot_report_state(enum ot_state_format format, char line[OT_TABLE_LINE_BYTES]) {
-    snprintf(line, OT_TABLE_LINE_BYTES,
-             "%s: AdamW's means take %s bytes a parameter instead of 8; results differ a little from fp32",
-             ot_state_format_name(format), format == OT_STATE_16BIT ? "4" : "2.1");
-    return line;
-}
-
 const char *ot_report_regular(const struct ot_regular *regular, char line[OT_TABLE_LINE_BYTES]) {
     const struct {
         const char *name;
@@ -262,9 +240,6 @@ const char *ot_report_regular(const struct ot_regular *regular, char line[OT_TAB
                           all[i].name, (double)all[i].value);
     return line;
 }
-
-const char ot_report_no_masters[] =
-    "none: each update rounds the bf16 weights stochastically; training is less exact than with fp32 masters";
 
 const char *ot_report_engines(const struct ot_plan *plan, char line[OT_TABLE_LINE_BYTES]) {
     int64_t all = 0;
@@ -323,8 +298,23 @@ void ot_report_put_ledger(const struct ot_ledger *ledger, struct ot_json_writer 
     ot_json_end_array(w);
 }
 
-const char *ot_report_experts(const struct ot_chain *chain, const struct ot_plan *plan,
-                              char line[OT_TABLE_LINE_BYTES]) {
+/* Each of the following tells one thing that is particular about a plan, after the word that begins its line;
+ * or nothing. */
+
+static int tell_chunks(const struct ot_model *model, const struct ot_plan *plan,
+                       char line[OT_TABLE_LINE_BYTES]) {
+    char tokens[OT_TEXT_BYTES], chunk[OT_TEXT_BYTES];
+    if (plan->micro_tokens <= ot_model_get_chunk(model))
+        return 0;
+    return snprintf(
+        line, OT_TABLE_LINE_BYTES, "chunks  each layer takes a micro-batch of %s tokens in chunks of %s",
+        ot_text_count(plan->micro_tokens, tokens), ot_text_count(ot_model_get_chunk(model), chunk));
+}
+
+/* Which experts of a layer are copied to the GPU, if layers stream by parts. */
+static int tell_experts(const struct ot_model *model, const struct ot_plan *plan,
+                        char line[OT_TABLE_LINE_BYTES]) {
+    const struct ot_chain *chain = ot_model_chain(model);
     int64_t tokens = plan->micro_tokens * ot_plan_round_places(plan);
     double used = 0, parts = 0, layers = 0;
     for (int b = 0; b < chain->n_blocks; b++)
@@ -333,11 +323,58 @@ const char *ot_report_experts(const struct ot_chain *chain, const struct ot_plan
             parts += ot_block_parts(chain, b);
             used += ot_block_used_parts(chain, b, tokens);
         }
-    *line = '\0';
-    if (layers > 0)
-        snprintf(line, OT_TABLE_LINE_BYTES, "used ones alone: about %.0f of %.0f in each of %.0f layers",
-                 used / layers, parts / layers, layers);
-    return line;
+    return layers == 0 ? 0
+                       : snprintf(line, OT_TABLE_LINE_BYTES,
+                                  "experts used ones alone: about %.0f of %.0f in each of %.0f layers",
+                                  used / layers, parts / layers, layers);
+}
+
+/* The size of the encoded slabs, and the effect of training over them. */
+static int tell_base(const struct ot_model *model, enum ot_base_type base, char line[OT_TABLE_LINE_BYTES]) {
+    enum ot_dtype dtype = ot_model_chain(model)->dtype;
+    char small[OT_TEXT_BYTES], large[OT_TEXT_BYTES];
+    int64_t plain, encoded = ot_model_encoded_bytes(model, &plain);
+    if (base == OT_BASE_AUTO)
+        return 0;
+    if (encoded == 0)
+        return snprintf(line, OT_TABLE_LINE_BYTES, "base    %s, as all weights", ot_dtype_name(dtype));
+    return snprintf(
+        line, OT_TABLE_LINE_BYTES,
+        "base    %s: frozen layers take %s in place of %s in %s; the run computes with the decoded "
+        "weights",
+        ot_weight_format_name(ot_base_format(base, dtype)), ot_text_bytes((double)encoded, small),
+        ot_text_bytes((double)plain, large), ot_dtype_name(dtype));
+}
+
+/* The size and the cost of a compact state. */
+static int tell_state(enum ot_state_format format, char line[OT_TABLE_LINE_BYTES]) {
+    if (format == OT_STATE_F32)
+        return 0;
+    return snprintf(
+        line, OT_TABLE_LINE_BYTES,
+        "state   %s: AdamW's means take %s bytes a parameter instead of 8; results differ a little "
+        "from fp32",
+        ot_state_format_name(format), format == OT_STATE_16BIT ? "4" : "2.1");
+}
+
+static int tell_masters(enum ot_masters masters, char line[OT_TABLE_LINE_BYTES]) {
+    if (masters != OT_MASTERS_NONE)
+        return 0;
+    return snprintf(
+        line, OT_TABLE_LINE_BYTES,
+        "masters none: each update rounds the bf16 weights stochastically; training is less exact "
+        "than with fp32 masters");
+}
+
+int ot_report_details(const struct ot_model *model, const struct ot_plan *plan, const struct ot_options *o,
+                      char lines[OT_REPORT_MOST_DETAILS][OT_TABLE_LINE_BYTES]) {
+    int n = 0;
+    n += tell_chunks(model, plan, lines[n]) > 0;
+    n += tell_experts(model, plan, lines[n]) > 0;
+    n += tell_base(model, (enum ot_base_type)o->base_type, lines[n]) > 0;
+    n += tell_state((enum ot_state_format)o->state, lines[n]) > 0;
+    n += tell_masters((enum ot_masters)o->master_weights, lines[n]) > 0;
+    return n;
 }
 
 const char *ot_report_kept(const struct ot_plan *plan, int n_layers, char line[OT_TABLE_LINE_BYTES]) {

@@ -10,6 +10,7 @@
 #include "offload/plan/slabs.h"
 #include "src/base/json.h"
 #include "src/base/units.h"
+#include "src/options/options.h"
 
 enum { OT_TABLE_MAX_LINES = OT_LEDGER_MAX + 4, OT_TABLE_LINE_BYTES = 320 };
 
@@ -50,24 +51,18 @@ const char *ot_report_homes(const struct ot_plan *plan, char line[OT_TABLE_LINE_
 /* "3 of 8 tiles by gpu (37.5 %), 5 by cpu (62.5 %)"; "all 8 tiles by gpu". */
 const char *ot_report_engines(const struct ot_plan *plan, char line[OT_TABLE_LINE_BYTES]);
 /* "12 of 32 layers recomputed · kept activations: products of 8 layers on gpu, of 12 on host" */
-/* Which experts of a layer are copied to the GPU. Empty: no layer streams by parts. */
-const char *ot_report_experts(const struct ot_chain *chain, const struct ot_plan *plan,
-                              char line[OT_TABLE_LINE_BYTES]);
 const char *ot_report_kept(const struct ot_plan *plan, int n_layers, char line[OT_TABLE_LINE_BYTES]);
 /* " · 3 rounds"; "" if there is one. */
 const char *ot_report_rounds(const struct ot_plan *plan, char text[OT_TEXT_BYTES]);
 /* Puts the members "rounds" and "kept": for each tier, the level and the number of layers. */
 void ot_report_put_kept(const struct ot_plan *plan, struct ot_json_writer *w);
-/* Tells a person the size of a model's encoded slabs, and the effect of training over them. base: not
- * OT_BASE_AUTO. */
-const char *ot_report_base(const struct ot_model *model, enum ot_base_type base,
-                           char line[OT_TABLE_LINE_BYTES]);
-/* Tells a person the size and the cost of a compact state. format: not OT_STATE_F32. */
-const char *ot_report_state(enum ot_state_format format, char line[OT_TABLE_LINE_BYTES]);
+/* What is particular about a plan, a line each: "chunks  each layer takes a micro-batch of 16,384 tokens in
+ * chunks of 4,096", then lines that begin with experts, base, state and masters. Returns their number. */
+enum { OT_REPORT_MOST_DETAILS = 5 };
+int ot_report_details(const struct ot_model *model, const struct ot_plan *plan, const struct ot_options *o,
+                      char lines[OT_REPORT_MOST_DETAILS][OT_TABLE_LINE_BYTES]);
 /* "label smoothing 0.1, NEFTune 5"; "" if all are off. */
 const char *ot_report_regular(const struct ot_regular *regular, char line[OT_TABLE_LINE_BYTES]);
-/* Tells a person the cost of OT_MASTERS_NONE. */
-extern const char ot_report_no_masters[];
 
 /* ---- wear ---- */
 

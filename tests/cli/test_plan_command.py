@@ -245,6 +245,11 @@ class Plan(plan_test.PlanTest):
                          ["--recompute", "none", "--rounds", "1", "--gpu-mem", "6G"], ["--gpu-mem", "500M"], ["--optimizer-engine", "gpu"],
                          ["--slots", "8", "--gpu-mem", "1G"])
 
+    def test_chunks_of_long_rows_are_told(self):
+        base = ["plan", "--model", "tinyllama-1.1b", "--gpu", "h100", "--rope-scaling", "yarn:8", "--tokens-per-step", "16k", "--seq-len"]
+        self.assertIn("  chunks  each layer takes a micro-batch of 16,384 tokens in chunks of 4,096\n", self.succeed(*base, "16k").out)
+        self.assertNotIn("chunks", self.succeed(*base, "2k", "--micro-batch", "2").out)
+
     def test_two_options_where_one_is_not_enough(self):
         base = ["plan", "--model", "tinyllama-1.1b", "--gpu", "rtx3060", "--gpu-mem", "2G", "--ram", "8G", "--rope-scaling", "yarn:16"]
         rows = ["--seq-len", "32k", "--tokens-per-step", "32k"]

@@ -70,11 +70,14 @@ const char *const golden_step_names[] = {
     "gpt2-steps",    "bloom-steps",     "falcon_two-steps", "codegen-steps", "gemma2-steps",   "olmo3-steps",
     "mixtral-steps", "qwen3_moe-steps", "gpt_oss-steps",    "t5-steps",      "t5_gated-steps", NULL};
 
-static struct ot_model_config read_config(const struct ot_golden *golden) {
+const char *const golden_long_names[] = {"llama-long",  "mistral-long", "bloom-long",
+                                         "gemma2-long", "gpt_oss-long", NULL};
+
+static struct ot_model_config read_config(const struct ot_golden *golden, const char *key) {
     struct ot_model_config config;
     struct ot_json *root;
     int64_t bytes;
-    const char *text = golden_text(golden, "config_json", &bytes);
+    const char *text = golden_text(golden, key, &bytes);
     check_ok(ot_json_parse(text, (size_t)bytes, "config_json", &root));
     check_ok(ot_model_config_read(root, "config_json", &config));
     ot_json_free(root);
@@ -119,12 +122,13 @@ static struct ot_lora_rank rank_of(const void *context, const char *module) {
 
 /* Opens the file that has the case. */
 static void open_results(struct golden_case *c) {
-    static const char *const files[] = {"lora.bin",     "qlora.bin",   "steps.bin",
-                                        "t5_steps.bin", "t5_lora.bin", "regular.bin"};
-    for (int i = 0; i < 6; i++) {
+    static const char *const files[] = {"lora.bin",    "qlora.bin",   "steps.bin",    "t5_steps.bin",
+                                        "t5_lora.bin", "regular.bin", "long_rows.bin"};
+    for (int i = 0; i < 7; i++) {
         c->golden = c->lora_file = golden_open(files[i]);
         if (golden_has(c->golden, golden_case_key(c, "rslora")) ||
             golden_has(c->golden, golden_case_key(c, "step_loss")) ||
+            golden_has(c->golden, golden_case_key(c, "config_json")) ||
             golden_has(c->golden, golden_case_key(c, "regular")))
             break;
         golden_close(c->lora_file);
@@ -176,31 +180,47 @@ const char *golden_case_key(const struct golden_case *c, const char *name) {
     return at;
 }
 
+/* Reads the tokens of the base's file, or of the results. */
+static void read_batch(struct golden_case *c) {
+    const struct ot_golden *from = c->golden;
+    int64_t n, trained = 0;
+    c->batch.tokens = golden_i32(from, golden_case_key(c, "tokens"), &n);
+    c->batch.n = n;
+    c->batch.targets = golden_i32(from, golden_case_key(c, "targets"), NULL);
+    c->batch.position = golden_i32(from, golden_case_key(c, "position"), NULL);
+    c->batch.row_start = golden_i32(from, golden_case_key(c, "row_start"), NULL);
+    if (golden_has(from, "n_inputs")) {
+        c->batch.n_inputs = golden_i64(from, "n_inputs", NULL)[0];
+        c->batch.input_first = golden_i32(from, "input_first", NULL);
+        c->batch.input_end = golden_i32(from, "input_end", NULL);
+    }
+    for (int64_t i = 0; i < n; i++)
+        trained += c->batch.targets[i] >= 0;
+    c->batch.grad_scale = 1.0f / (float)trained;
+}
+
+/* Reads the config and the rows of a case that has its own. */
+static void read_long(struct golden_case *c) {
+    if (!golden_has(c->golden, golden_case_key(c, "config_json")))
+        return;
+    c->parts = (struct ot_model_setup){0};
+    c->config = read_config(c->golden, golden_case_key(c, "config_json"));
+    read_batch(c);
+}
+
 void golden_case_open(const char *name, struct golden_case *out) {
     char file[64];
-    int64_t n, trained = 0;
     size_t base = strcspn(name, "-");
     *out = (struct golden_case){.name = name};
     snprintf(file, sizeof file, "model_%.*s.bin", (int)base, name);
     out->golden = out->base = golden_open(file);
-    out->config = read_config(out->base);
-    out->batch.tokens = golden_i32(out->base, "tokens", &n);
-    out->batch.n = n;
-    out->batch.targets = golden_i32(out->base, "targets", NULL);
-    out->batch.position = golden_i32(out->base, "position", NULL);
-    out->batch.row_start = golden_i32(out->base, "row_start", NULL);
-    if (golden_has(out->base, "n_inputs")) {
-        out->batch.n_inputs = golden_i64(out->base, "n_inputs", NULL)[0];
-        out->batch.input_first = golden_i32(out->base, "input_first", NULL);
-        out->batch.input_end = golden_i32(out->base, "input_end", NULL);
-    }
-    for (int64_t i = 0; i < n; i++)
-        trained += out->batch.targets[i] >= 0;
-    out->batch.grad_scale = 1.0f / (float)trained;
+    out->config = read_config(out->base, "config_json");
+    read_batch(out);
     if (name[base]) {
         open_results(out);
         read_adapters(out);
         read_regular(out);
+        read_long(out);
     }
     if (golden_has(out->golden, golden_case_key(out, "token_loss")))
         out->token_loss = golden_f32(out->golden, golden_case_key(out, "token_loss"), NULL);

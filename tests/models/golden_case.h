@@ -2,7 +2,8 @@
  * describes, or such a model with adapters: a case of tests/golden/lora.bin, or over a quantised base of
  * tests/golden/qlora.bin, which scripts/golden/lora.py and qlora.py describe. Or such a model with
  * regularisers, as scripts/golden/regular.py says. Or 20 steps of such a model:
- * tests/golden/steps.bin, which scripts/golden/steps.py describes. */
+ * tests/golden/steps.bin, which scripts/golden/steps.py describes. Or such a model on a row of 3,000 tokens:
+ * tests/golden/long_rows.bin, which scripts/golden/long_rows.py describes. */
 #ifndef OT_TESTS_GOLDEN_CASE_H
 #define OT_TESTS_GOLDEN_CASE_H
 
@@ -15,6 +16,7 @@ extern const char *const golden_pair_names[];    /* encoder-decoders (scripts/go
 extern const char *const golden_lora_names[];    /* with adapters: "BASE-WORD" */
 extern const char *const golden_regular_names[]; /* with regularisers: "BASE-regular" */
 extern const char *const golden_step_names[];    /* 20 steps without adapters: "BASE-steps" */
+extern const char *const golden_long_names[];    /* "BASE-long" */
 
 struct golden_case {
     struct ot_golden *base, *lora_file; /* lora_file: of adapters or steps; NULL: neither */

@@ -14,6 +14,9 @@ static const double GRADIENT_BOUND = 2e-5;
  * 1e-6. */
 static const double VALUE_BOUND = 1e-5;
 
+/* The first row of each case has 11 tokens. */
+enum { CHUNK = 8 };
+
 static double vector_norm(const float *values, int64_t n) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++)
@@ -56,8 +59,12 @@ static double mean_loss(const struct golden_case *c, const float *token_loss) {
     return sum * c->batch.grad_scale;
 }
 
-static void check_training(const struct golden_case *c, const char *name, enum ot_keep_level level) {
+/* chunk: the tokens of a layer's chunks; 0: all at once. */
+static void check_training(const struct golden_case *c, const char *name, enum ot_keep_level level,
+                           int64_t chunk) {
     struct runner *runner = golden_case_runner(c, OT_F32, 1);
+    if (chunk > 0)
+        runner_set_chunk(runner, chunk);
     float *token_loss = calloc((size_t)c->batch.n, sizeof *token_loss);
     float *eval_loss = calloc((size_t)c->batch.n, sizeof *eval_loss);
     assert_true(token_loss && eval_loss);
@@ -92,13 +99,25 @@ static void for_each_case(void (*check)(const struct golden_case *c, const char 
 }
 
 static void check_levels(const struct golden_case *c, const char *name) {
-    check_training(c, name, OT_KEEP_PRODUCTS);
-    check_training(c, name, OT_KEEP_NONE);
+    check_training(c, name, OT_KEEP_PRODUCTS, 0);
+    check_training(c, name, OT_KEEP_NONE, 0);
+    check_training(c, name, OT_KEEP_NONE, CHUNK);
 }
 
 static void test_losses_and_gradients(void **state) {
     (void)state;
     for_each_case(check_levels);
+}
+
+/* A row of 3,000 tokens and one behind it, in chunks across which windows, caps, ALiBi and sinks see. */
+static void test_long_rows(void **state) {
+    (void)state;
+    for (int i = 0; golden_long_names[i]; i++) {
+        struct golden_case c;
+        golden_case_open(golden_long_names[i], &c);
+        check_training(&c, golden_long_names[i], OT_KEEP_NONE, 128);
+        golden_case_close(&c);
+    }
 }
 
 /* bf16 against the fp32 golden values: no larger error than torch's own bf16 run of the same model, for
@@ -194,6 +213,8 @@ static void check_pieces(const struct golden_case *c, const char *name) {
     struct runner *runner = golden_case_runner(c, OT_F32, 1);
     for (size_t p = 0; p < sizeof pieces / sizeof pieces[0]; p++)
         check_decode(c, runner, name, pieces[p]);
+    runner_set_chunk(runner, CHUNK);
+    check_decode(c, runner, name, 11);
     runner_close(runner);
 }
 
@@ -205,6 +226,7 @@ static void test_logits_with_a_cache(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_losses_and_gradients),
+        cmocka_unit_test(test_long_rows),
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_logits_with_a_cache),
     };

@@ -88,7 +88,7 @@ static void test_chosen_scalings(void **state) {
 
 static void test_wrong_scalings(void **state) {
     (void)state;
-    static const char *const texts[] = {"yarn",       "yarn:",     "yarn:x", "yarn:1", "yarn:1e9", "llama3:8",
+    static const char *const texts[] = {"yarn",       "yarn:",     "yarn:x", "yarn:1", "yarn:1e9",
                                         "longrope:4", "linear:4x", ":4",     "",       "yarn:nan"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         struct ot_model_config config = ot_preset_find("llama-7b")->config;
@@ -96,16 +96,54 @@ static void test_wrong_scalings(void **state) {
     }
     struct ot_model_config scaled = ot_preset_find("llama-3.1-8b")->config,
                            none = ot_preset_find("gpt2")->config;
-    check_fails(ot_model_config_scale_rope(&scaled, "yarn:2"), OT_E_USAGE, "scaled already");
+    check_fails(ot_model_config_scale_rope(&scaled, "linear:2"), OT_E_USAGE,
+                "of type llama3 can be replaced by yarn:N or llama3:N, not by linear");
+    check_fails(ot_model_config_scale_rope(&scaled, "dynamic:2"), OT_E_USAGE, "not by dynamic");
+    scaled.rope.scaling = OT_ROPE_LONGROPE;
+    check_fails(ot_model_config_scale_rope(&scaled, "yarn:2"), OT_E_USAGE,
+                "of type longrope can be replaced by none, not by yarn");
     check_fails(ot_model_config_scale_rope(&none, "yarn:2"), OT_E_USAGE, "no rotary positions");
+    none = ot_preset_find("llama-7b")->config;
+    check_fails(ot_model_config_scale_rope(&none, "llama3:2"), OT_E_USAGE,
+                "the config has none; give yarn:N, linear:N or");
+}
+
+/* A scaling in place of the config's own counts from the positions before that. */
+static void test_replaced_scalings(void **state) {
+    (void)state;
+    struct ot_model_config config = ot_preset_find("llama-3.1-8b")->config;
+    const struct ot_rope_config own = config.rope;
+    check_ok(ot_model_config_scale_rope(&config, "llama3:2"));
+    assert_int_equal(config.max_position, 262144);
+    assert_true(config.rope.factor == 16 && config.rope.original_max_position == 8192);
+    assert_true(config.rope.low_freq_factor == own.low_freq_factor);
+    check_ok(ot_model_config_scale_rope(&config, "yarn:4"));
+    assert_int_equal(config.max_position, 1048576);
+    assert_int_equal(config.rope.scaling, OT_ROPE_YARN);
+    assert_true(config.rope.factor == 128 && config.rope.original_max_position == 8192);
+    assert_true(config.rope.attention_factor == 0.1 * log(128) + 1);
+    assert_true(config.rope.beta_fast == 32 && config.rope.beta_slow == 1);
+    config.rope.beta_fast = 16;
+    check_ok(ot_model_config_scale_rope(&config, "yarn:2"));
+    assert_int_equal(config.max_position, 2097152);
+    assert_true(config.rope.factor == 256 && config.rope.original_max_position == 8192);
+    assert_true(fabs(config.rope.attention_factor - (0.1 * log(256) + 1)) < 1e-12);
+    assert_true(config.rope.beta_fast == 16);
+
+    config = ot_preset_find("llama-7b")->config;
+    check_ok(ot_model_config_scale_rope(&config, "linear:4"));
+    check_ok(ot_model_config_scale_rope(&config, "linear:2"));
+    assert_true(config.max_position == 16384 && config.rope.factor == 8);
+    check_ok(ot_model_config_scale_rope(&config, "yarn:2"));
+    assert_true(config.max_position == 32768 && config.rope.factor == 16);
+    assert_true(config.rope.original_max_position == 2048);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_frequencies),
-        cmocka_unit_test(test_local_frequencies),
-        cmocka_unit_test(test_chosen_scalings),
-        cmocka_unit_test(test_wrong_scalings),
+        cmocka_unit_test(test_frequencies),       cmocka_unit_test(test_local_frequencies),
+        cmocka_unit_test(test_chosen_scalings),   cmocka_unit_test(test_wrong_scalings),
+        cmocka_unit_test(test_replaced_scalings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
