@@ -202,7 +202,8 @@ struct ot_block_run {
      * it, block 0 only reads it */
     void *dxy;
     /* [saved_bytes(saved_level)] inner activations that the level keeps: forward writes them, backward reads
-     * them and may overwrite them. NULL if the level keeps nothing. EVAL and DECODE have OT_KEEP_NONE. */
+     * them and may overwrite them. NULL if the level keeps nothing. EVAL and DECODE have the level of TRAIN,
+     * because `work` has no room for what it keeps. */
     void *saved;
     enum ot_keep_level saved_level; /* the same in forward and backward of a micro-batch */
     void *work;                     /* [work_bytes(saved_level)] the others; undefined between calls */

@@ -304,9 +304,25 @@ static void add_slots(struct ot_layout_maker *mk) {
 struct ot_workspace ot_plan_workspace(const struct ot_chain *chain, int64_t micro_tokens) {
     struct ot_workspace most = {.tokens = micro_tokens};
     for (int b = 0; b < chain->n_blocks; b++) {
-        most.work = ot_max(most.work, chain->work_bytes(chain->context, b, OT_KEEP_NONE, micro_tokens));
+        bool edge = b == 0 || b == chain->n_blocks - 1;
         most.scratch = ot_max(most.scratch, chain->scratch_bytes(chain->context, b, micro_tokens));
+        for (enum ot_keep_level l = 0; l < (edge ? OT_KEEP_ATTENTION : OT_KEEP_LEVELS); l++) {
+            size_t *work = edge ? &most.edge : &most.middle[l];
+            *work = ot_max(*work, chain->work_bytes(chain->context, b, l, micro_tokens));
+        }
     }
+    return most;
+}
+
+/* The most work of a block of this plan. */
+static size_t most_work(const struct ot_chain *chain, const struct ot_plan *plan,
+                        const struct ot_workspace *space) {
+    bool all_keep = plan->train && ot_chain_first_trained(chain) <= 1 &&
+                    ot_plan_kept_blocks(plan, OT_TIER_COUNT) >= ot_plan_middle_blocks(chain, plan, 1);
+    size_t most = all_keep ? space->edge : ot_max(space->edge, space->middle[OT_KEEP_NONE]);
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        if (plan->kept[t].blocks > 0)
+            most = ot_max(most, space->middle[plan->kept[t].level]);
     return most;
 }
 
@@ -319,7 +335,7 @@ static void add_workspace(struct ot_layout_maker *mk) {
     struct ot_workspace space = plan->workspace;
     if (space.tokens != plan->micro_tokens)
         space = ot_plan_workspace(chain, plan->micro_tokens);
-    layout->work = ot_layout_add(mk, OT_TIER_GPU, "workspace", space.work, 1);
+    layout->work = ot_layout_add(mk, OT_TIER_GPU, "workspace", most_work(chain, plan, &space), 1);
     layout->scratch = ot_layout_add(mk, OT_TIER_GPU, "workspace", space.scratch, 1);
     layout->token_loss =
         ot_layout_add(mk, OT_TIER_GPU, "workspace", (size_t)plan->micro_tokens * sizeof(float), 1);

@@ -369,7 +369,7 @@ void ot_program_block_inputs(struct ot_program *p, struct ot_task *task, int n_u
 static int place_saved(struct ot_program *p, int block, int micro, enum ot_half half) {
     int *place = &p->halves[ot_plan_place(p->plan, micro)];
     if (half != OT_HALF_REST)
-        *place = p->pass == OT_PASS_TRAIN ? ot_program_place_kept(p, block, micro) : OT_NO_BUFFER;
+        *place = ot_program_place_kept(p, block, micro);
     return *place;
 }
 
@@ -411,7 +411,7 @@ void ot_program_forward(struct ot_program *p, int block, int micro, enum ot_half
     task->saved = saved;
     task->saved_level = ot_plan_kept(p->chain, p->plan, block).level;
     write_half(p, task, saved, ot_tag(OT_CONTENT_SAVED, block, micro, 0));
-    if (half != OT_HALF_CHOOSE)
+    if (half != OT_HALF_CHOOSE && p->pass == OT_PASS_TRAIN)
         ot_program_send_kept(p, block, micro, saved);
 }
 

@@ -1,5 +1,6 @@
 /* What keeping activations saves on the cpu device, level by level (offload/block.h): the bytes that forward
- * keeps of a layer, and the time that backward takes to compute the rest again.
+ * keeps of a layer, and the time that backward takes to compute the rest again. Then what working in chunks
+ * costs (models/layer_memory.h): a layer on rows of 512 tokens, all at once and in chunks.
  *
  *     bench_levels [THREADS [ROUNDS]]     default: 1, 5
  *
@@ -119,6 +120,55 @@ static void bench(const struct ot_model_config *config, enum ot_dtype dtype, int
     ot_model_close(model);
 }
 
+/* A step of a layer on ROWS rows, with chunks of so many tokens. */
+enum { ROWS = 16, ROW_TOKENS = 512 };
+
+static double measure_chunks(const struct bench *b, const struct ot_block_run *run) {
+    double start = cpu_seconds();
+    b->chain->forward(b->chain->context, LAYER, run);
+    b->chain->backward(b->chain->context, LAYER, run);
+    must(ot_lane_sync(b->lane));
+    return cpu_seconds() - start;
+}
+
+static void bench_chunks(const struct ot_model_config *config, enum ot_dtype dtype, int threads, int rounds) {
+    static const int64_t chunks[] = {INT64_MAX, OT_CHUNK_TOKENS, 1024};
+    enum { CHUNKS = sizeof chunks / sizeof *chunks };
+    const struct ot_device_config device_config = {.kind = "cpu", .threads = threads};
+    struct bench b = {.n = ROWS * ROW_TOKENS};
+    struct ot_model *model;
+    double least[CHUNKS];
+    must(ot_device_open(&device_config, &b.device));
+    must(ot_lane_open(b.device, "compute", &b.lane));
+    must(ot_model_open(config, dtype, config->max_position, &model));
+    b.chain = ot_model_chain(model);
+    ot_model_set_chunk(model, INT64_MAX); /* the most memory */
+    struct ot_block_run run = make_run(&b);
+    int32_t *starts = filled(&b, (size_t)b.n * sizeof *starts, 0);
+    must(ot_lane_sync(b.lane));
+    for (int64_t i = 0; i < b.n; i++)
+        starts[i] = (int32_t)(i - i % ROW_TOKENS);
+    run.batch.row_start = starts;
+    for (int i = 0; i < rounds * CHUNKS; i++) {
+        ot_model_set_chunk(model, chunks[i % CHUNKS]);
+        double seconds = measure_chunks(&b, &run);
+        least[i % CHUNKS] = i < CHUNKS || seconds < least[i % CHUNKS] ? seconds : least[i % CHUNKS];
+    }
+    printf("%.0f M parameters, %s, %d rows of %d tokens\n", (double)ot_model_param_count(config) * 1e-6,
+           ot_dtype_name(dtype), ROWS, ROW_TOKENS);
+    for (int i = 0; i < CHUNKS; i++) {
+        int64_t tokens = chunks[i] < b.n ? chunks[i] : b.n;
+        ot_model_set_chunk(model, chunks[i]);
+        size_t bytes = b.chain->work_bytes(b.chain->context, LAYER, OT_KEEP_NONE, b.n) +
+                       b.chain->scratch_bytes(b.chain->context, LAYER, b.n);
+        printf(
+            "    %5lld tokens at a time   %6.1f us a token and layer   %.3f of the speed of all   %.1f MiB\n",
+            (long long)tokens, least[i] * 1e6 / (double)b.n, least[0] / least[i], (double)bytes / 0x1p20);
+    }
+    fflush(stdout);
+    ot_model_close(model);
+}
+
 int main(int argc, char **argv) {
     int threads = argc > 1 ? atoi(argv[1]) : 1, rounds = argc > 2 ? atoi(argv[2]) : 5;
     if (threads < 1 || rounds < 1) {
@@ -129,5 +179,7 @@ int main(int argc, char **argv) {
         bench(&models[i], OT_F32, threads, rounds);
         bench(&models[i], OT_BF16, threads, rounds);
     }
+    bench_chunks(&models[0], OT_F32, threads, rounds);
+    bench_chunks(&models[0], OT_BF16, threads, rounds);
     return 0;
 }

@@ -93,6 +93,39 @@ static void workspace_is_the_largest_blocks(void **state) {
     }
 }
 
+/* Where each middle block keeps activations, no work has room for what they keep: not of middle blocks, whose
+ * work falls from level to level, and the edges keep nothing. */
+static void work_has_no_room_for_what_is_kept(void **state) {
+    (void)state;
+    static const struct {
+        struct ot_kept_blocks gpu, host;
+        bool evaluates;
+        size_t most; /* of a token */
+    } cases[] = {
+        {{OT_KEEP_ATTENTION, 3}, {0}, false, 4000},
+        {{OT_KEEP_PRODUCTS, 3}, {0}, false, 2000},
+        {{OT_KEEP_ALL, 3}, {0}, false, 1500},
+        {{OT_KEEP_ALL, 2}, {OT_KEEP_ATTENTION, 1}, false, 4000},
+        {{OT_KEEP_PRODUCTS, 1}, {OT_KEEP_ATTENTION, 1}, false, 6000},
+        {{OT_KEEP_NONE, 3}, {0}, false, 6000},
+        {{OT_KEEP_PRODUCTS, 3}, {0}, true, 6000},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct uneven u;
+        struct ot_layout l;
+        open_uneven(&u);
+        for (int b = 1; b < BLOCKS - 1; b++)
+            u.work[b] = 6000;
+        u.plan.kept[OT_TIER_GPU] = cases[i].gpu;
+        u.plan.kept[OT_TIER_HOST] = cases[i].host;
+        u.plan.kept_slots = cases[i].host.blocks > 0;
+        u.plan.train = !cases[i].evaluates;
+        const struct ot_buffer *buffers = make(&u, &l);
+        assert_int_equal(buffers[l.work].bytes, cases[i].most * MICRO_TOKENS);
+        ot_layout_free(&l);
+    }
+}
+
 /* The result pages hold a norm per slab, a loss per micro-batch, and the rank's requests. Those on the host
  * also have room for the values that evaluation copies there. */
 static void results_have_room(void **state) {
@@ -503,6 +536,7 @@ int main(void) {
         cmocka_unit_test(slots_are_listed),
         cmocka_unit_test(sizes_have_the_limits_of_layouts),
         cmocka_unit_test(workspace_is_the_largest_blocks),
+        cmocka_unit_test(work_has_no_room_for_what_is_kept),
         cmocka_unit_test(results_have_room),
         cmocka_unit_test(a_snapshot_has_room_for_a_tile_it_copies),
         cmocka_unit_test(gradients_on_nvme_have_one_side),
