@@ -279,8 +279,8 @@ struct ot_kept_blocks {
     int blocks;
 };
 
-/* The most bytes that blocks work in with micro-batches of so many tokens (block.h): the work of the first and
- * the last block, that of a middle block at each level, and the scratch of any block. */
+/* The most bytes that blocks work in with micro-batches of so many tokens (block.h): the work of the first
+ * and the last block, that of a middle block at each level, and the scratch of any block. */
 struct ot_workspace {
     int64_t tokens;
     size_t edge, middle[OT_KEEP_LEVELS], scratch;
