@@ -416,6 +416,19 @@ void runner_eval(struct runner *r, const struct runner_batch *batch, float *toke
     download(r, token_loss, r->token_loss, (size_t)batch->n * sizeof(float));
 }
 
+void runner_text_logits(struct runner *r, const struct runner_batch *batch, float *logits) {
+    size_t bytes = (size_t)(batch->n * r->chain->vocab) * sizeof *logits;
+    struct ot_kv_text *texts = host_alloc((size_t)batch->n, sizeof *texts);
+    void *on_device = device_alloc(r, bytes, "logits");
+    struct ot_block_run run = make_run(r, r->chain->n_blocks - 1, OT_PASS_DECODE, batch);
+    run.kv.texts = texts;
+    run.logits = on_device;
+    forward(r, r->chain->n_blocks - 1, &run);
+    download(r, logits, on_device, bytes);
+    ot_device_free(r->device, on_device);
+    free(texts);
+}
+
 void runner_decode_begin(struct runner *r, int64_t capacity) {
     size_t bytes = (size_t)(capacity * r->chain->kv_elems) * ot_dtype_bytes(r->chain->dtype);
     r->caches = host_alloc((size_t)r->chain->n_blocks, sizeof *r->caches);

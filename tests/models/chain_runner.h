@@ -55,6 +55,9 @@ void *runner_forward_saved(struct runner *runner, const struct runner_batch *bat
  * it. Of the boundaries before the first block with a trained slab: undefined. */
 void *runner_boundary_grad(struct runner *runner, int boundary, int64_t n);
 void runner_eval(struct runner *runner, const struct runner_batch *batch, float *token_loss);
+/* The logits [n, vocab] of the head after each token of the batch of the last runner_eval, as of texts that
+ * continue side by side. */
+void runner_text_logits(struct runner *runner, const struct runner_batch *batch, float *logits);
 
 /* Appends n tokens to the cache, at positions from 0 on. Returns the logits [vocab] after the last token. */
 void runner_decode_begin(struct runner *runner, int64_t capacity);

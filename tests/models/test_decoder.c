@@ -243,6 +243,28 @@ static struct runner_batch fill_long_batch(struct long_batch *b, int64_t vocab) 
                                  1.0f / (float)trained, 0,         NULL,       NULL};
 }
 
+/* The head's logits of texts that continue side by side, one with each token, against the losses of the same
+ * tokens. */
+static void check_text_logits(struct runner *runner, const struct runner_batch *whole, int64_t n,
+                              int64_t vocab, double bound) {
+    struct runner_batch some = *whole;
+    float *loss = calloc((size_t)n, sizeof *loss), *logits = calloc((size_t)(n * vocab), sizeof *logits);
+    assert_true(loss && logits);
+    some.n = n;
+    runner_eval(runner, &some, loss);
+    runner_text_logits(runner, &some, logits);
+    for (int64_t i = 0; i < n; i++) {
+        const float *row = logits + i * vocab;
+        double sum = 0;
+        for (int64_t j = 0; j < vocab; j++)
+            sum += exp((double)row[j]);
+        if (some.targets[i] >= 0)
+            assert_true(fabs(log(sum) - (double)row[some.targets[i]] - (double)loss[i]) < bound);
+    }
+    free(loss);
+    free(logits);
+}
+
 /* A micro-batch with more tokens than the head takes at once, against the same tokens in three micro-batches
  * that the head takes at once: the borders between the chunks must not show. The first gradients overwrite
  * NaNs: only the head's first chunk may do that. */
@@ -276,6 +298,8 @@ static void check_head_chunks(int64_t vocab, enum ot_dtype dtype) {
         runner_train(runner, &part, OT_KEEP_PRODUCTS, part_loss + first);
     }
     struct gradients parts = take_gradients(runner);
+    /* More texts than a piece of the logits, and with a small vocabulary more than a chunk. The loss is fp32. */
+    check_text_logits(runner, &whole, vocab > 256 ? 560 : CHUNKED_TOKENS, vocab, 4e-6);
     check_close("loss", part_loss, whole_loss, CHUNKED_TOKENS, 2e-6, 2e-6);
     /* fp32 sums of 2070 terms of both signs: sqrt(2070) x 2^-24 = 3e-6. */
     assert_true(worst_error(&parts, &once) < 5e-6);
