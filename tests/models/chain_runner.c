@@ -24,7 +24,8 @@ struct runner {
     void **saved;                 /* [n_blocks] */
     void *work, *scratch, *constants, *dxy;
     size_t work_bytes, scratch_bytes;
-    bool first;    /* of the next runner_train */
+    enum ot_keep_level level; /* runner_keep */
+    bool first;               /* of the next runner_train */
     char **whole;  /* [n_slabs]: weights of slabs with parts, on the host; NULL: forward runs whole */
     int32_t *used; /* [most parts] */
     int32_t *tokens, *targets, *position, *row_start, *input_first, *input_end, *key_end;
@@ -355,13 +356,21 @@ static void keep_inside(struct runner *r, int block, enum ot_keep_level level, i
         spoil(r, (char *)r->saved[block] + bytes, all - bytes);
 }
 
+/* The same for a forward: what an earlier one kept would hide what this one does not write. */
+static void keep_afresh(struct runner *r, int block, enum ot_keep_level level, int64_t n,
+                        struct ot_block_run *run) {
+    keep_inside(r, block, level, n, run);
+    if (run->saved)
+        spoil(r, run->saved, r->chain->saved_bytes(r->chain->context, block, level, n));
+}
+
 void runner_train(struct runner *r, const struct runner_batch *batch, enum ot_keep_level level,
                   float *token_loss) {
     const struct ot_chain *chain = r->chain;
     upload_batch(r, batch);
     for (int b = 0; b < chain->n_blocks; b++) {
         struct ot_block_run run = make_run(r, b, OT_PASS_TRAIN, batch);
-        keep_inside(r, b, level, batch->n, &run);
+        keep_afresh(r, b, level, batch->n, &run);
         forward(r, b, &run);
     }
     spoil(r, r->dxy, boundary_bytes(r, r->max_tokens));
@@ -392,9 +401,7 @@ void *runner_forward_saved(struct runner *r, const struct runner_batch *batch, e
     upload_batch(r, batch);
     for (int b = 0; b <= last_block; b++) {
         struct ot_block_run run = make_run(r, b, OT_PASS_TRAIN, batch);
-        keep_inside(r, b, level, batch->n, &run);
-        if (run.saved)
-            spoil(r, run.saved, r->chain->saved_bytes(r->chain->context, b, level, batch->n));
+        keep_afresh(r, b, level, batch->n, &run);
         forward(r, b, &run);
     }
     download(r, saved, r->saved[last_block], bytes);
@@ -407,10 +414,15 @@ void *runner_boundary_grad(struct runner *r, int boundary, int64_t n) {
     return grad;
 }
 
+void runner_keep(struct runner *r, enum ot_keep_level level) {
+    r->level = level;
+}
+
 void runner_eval(struct runner *r, const struct runner_batch *batch, float *token_loss) {
     upload_batch(r, batch);
     for (int b = 0; b < r->chain->n_blocks; b++) {
         struct ot_block_run run = make_run(r, b, OT_PASS_EVAL, batch);
+        keep_afresh(r, b, r->level, batch->n, &run);
         forward(r, b, &run);
     }
     download(r, token_loss, r->token_loss, (size_t)batch->n * sizeof(float));
@@ -463,6 +475,7 @@ void runner_decode(struct runner *r, const int32_t *tokens, int64_t n, float *lo
     for (int b = 0; b < r->chain->n_blocks; b++) {
         struct ot_block_run run = make_run(r, b, OT_PASS_DECODE, &batch);
         run.kv = r->caches[b];
+        keep_afresh(r, b, r->level, n, &run);
         forward(r, b, &run);
         r->caches[b].n_past += n;
     }

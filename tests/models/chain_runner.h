@@ -54,6 +54,8 @@ void *runner_forward_saved(struct runner *runner, const struct runner_batch *bat
 /* The gradient of a boundary of the last training pass, of n tokens, in the compute dtype. The caller frees
  * it. Of the boundaries before the first block with a trained slab: undefined. */
 void *runner_boundary_grad(struct runner *runner, int boundary, int64_t n);
+/* The level of the following runner_eval and runner_decode; OT_KEEP_NONE at first. */
+void runner_keep(struct runner *runner, enum ot_keep_level level);
 void runner_eval(struct runner *runner, const struct runner_batch *batch, float *token_loss);
 /* The logits [n, vocab] of the head after each token of the batch of the last runner_eval, as of texts that
  * continue side by side. */

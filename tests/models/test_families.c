@@ -197,6 +197,7 @@ static void check_pairs(const struct golden_case *c, const char *name) {
     struct runner *runner = golden_case_runner(c, OT_F32, 1);
     for (size_t p = 0; p < sizeof pieces / sizeof pieces[0]; p++)
         for (int64_t first = c->batch.n_inputs, end; first < c->batch.n; first = end) {
+            runner_keep(runner, p == 1 ? OT_KEEP_PRODUCTS : OT_KEEP_NONE);
             for (end = first + 1; end < c->batch.n && c->batch.row_start[end] == first; end++)
                 ;
             check_decode_pair(c, runner, name, first, end, pieces[p]);
@@ -214,6 +215,7 @@ static void check_pieces(const struct golden_case *c, const char *name) {
     for (size_t p = 0; p < sizeof pieces / sizeof pieces[0]; p++)
         check_decode(c, runner, name, pieces[p]);
     runner_set_chunk(runner, CHUNK);
+    runner_keep(runner, OT_KEEP_ALL);
     check_decode(c, runner, name, 11);
     runner_close(runner);
 }

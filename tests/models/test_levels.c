@@ -326,6 +326,7 @@ static void check_levels(int i, enum ot_dtype dtype, bool in_chunks) {
     const struct runner_batch batch = make_batch(&config, &tokens);
     struct runner *runner = open_case(i, &config, dtype);
     struct results whole, want, got;
+    float eval_loss[2][TOKENS];
     take_results(runner, &batch, OT_KEEP_NONE, false, &whole);
     if (in_chunks)
         runner_set_chunk(runner, CHUNK);
@@ -336,6 +337,9 @@ static void check_levels(int i, enum ot_dtype dtype, bool in_chunks) {
     for (int level = OT_KEEP_NONE; level < OT_KEEP_LEVELS; level++) {
         take_results(runner, &batch, (enum ot_keep_level)level, level % 2 == 0, &got);
         check_same(runner, &got, &want);
+        runner_keep(runner, (enum ot_keep_level)level);
+        runner_eval(runner, &batch, eval_loss[level > OT_KEEP_NONE]);
+        assert_memory_equal(eval_loss[level > OT_KEEP_NONE], eval_loss[0], sizeof eval_loss[0]);
         free_results(&got);
     }
     free_results(&whole);
