@@ -298,7 +298,7 @@ static void check_head_chunks(int64_t vocab, enum ot_dtype dtype) {
         runner_train(runner, &part, OT_KEEP_PRODUCTS, part_loss + first);
     }
     struct gradients parts = take_gradients(runner);
-    /* More texts than a piece of the logits, and with a small vocabulary more than a chunk. The loss is fp32. */
+    /* More texts than a piece of the logits, and with a small vocabulary than a chunk. The loss is fp32. */
     check_text_logits(runner, &whole, vocab > 256 ? 560 : CHUNKED_TOKENS, vocab, 4e-6);
     check_close("loss", part_loss, whole_loss, CHUNKED_TOKENS, 2e-6, 2e-6);
     /* fp32 sums of 2070 terms of both signs: sqrt(2070) x 2^-24 = 3e-6. */
