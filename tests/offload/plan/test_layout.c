@@ -373,6 +373,42 @@ static void slots_are_the_largest_slabs(void **state) {
     ot_layout_free(&l);
 }
 
+/* The slots of boundaries that come back are the buffers of forward, those of the last boundary first,
+ * because backward frees these first. Only more slots than these have buffers of their own, which come before
+ * them. */
+static void slots_of_boundaries_are_forwards_buffers(void **state) {
+    (void)state;
+    for (int n = 1; n <= 2 * MICROS + 2; n++) {
+        struct uneven u;
+        struct ot_layout l;
+        struct ot_ledger sizes;
+        open_uneven(&u);
+        u.plan.activations = OT_HOME_HOST;
+        u.plan.activation_slots = n;
+        const struct ot_buffer *buffers = make(&u, &l);
+        int own = n > 2 * MICROS ? n - 2 * MICROS : 0, counted = 0;
+        assert_int_equal(l.places, MICROS);
+        for (int i = 0; i < l.n_buffers; i++)
+            counted += strcmp(buffers[i].name, "activation slots") == 0;
+        assert_int_equal(counted, own);
+        for (int i = 0; i < n; i++) {
+            int turn = i - own, boundary = BLOCKS - 2 - turn / MICROS;
+            const struct ot_buffer *slot = &buffers[l.activation_slots[i]];
+            if (turn < 0)
+                assert_string_equal(slot->name, "activation slots");
+            else
+                assert_int_equal(l.activation_slots[i],
+                                 ot_layout_boundary(&l, &u.plan, boundary, turn % MICROS));
+            assert_int_equal(slot->bytes, ot_chain_boundary_bytes(&u.chain, MICRO_TOKENS));
+        }
+        check_ok(ot_layout_measure(&u.chain, &u.plan, &sizes));
+        struct ot_ledger whole;
+        ot_layout_ledger(&l, &whole);
+        assert_int_equal(ot_ledger_total(&sizes, OT_TIER_GPU), ot_ledger_total(&whole, OT_TIER_GPU));
+        ot_layout_free(&l);
+    }
+}
+
 /* The extent of a boundary takes whole pages of 4 KiB, and no more of them than it needs. */
 static void extents_of_boundaries_are_whole_pages(void **state) {
     (void)state;
@@ -537,6 +573,7 @@ int main(void) {
         cmocka_unit_test(sizes_have_the_limits_of_layouts),
         cmocka_unit_test(workspace_is_the_largest_blocks),
         cmocka_unit_test(work_has_no_room_for_what_is_kept),
+        cmocka_unit_test(slots_of_boundaries_are_forwards_buffers),
         cmocka_unit_test(results_have_room),
         cmocka_unit_test(a_snapshot_has_room_for_a_tile_it_copies),
         cmocka_unit_test(gradients_on_nvme_have_one_side),
