@@ -1,5 +1,6 @@
 """offload-train download, and commands whose --model, --adapter or --data is on the hub, against a server of the tests."""
 
+import base64
 import ctypes
 import glob
 import json
@@ -10,6 +11,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -429,6 +431,77 @@ class Access(HubTest):
         self.hub.add("old/name", {}, renamed="new/name")
         self.assertIn("old/name is called new/name now", self.download("old/name").err)
         self.assertIn("models--old--name/refs/main", self.files())
+
+
+class Certificates(HubTest):
+    """A hub with a certificate that nobody trusts, and proxies on the way."""
+
+    @classmethod
+    def setUpClass(cls):
+        if not shutil.which("openssl"):
+            raise unittest.SkipTest("openssl is not installed, which makes the certificate")
+        super().setUpClass()
+        cls.ca = cls.path("ca.pem")
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                        "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", cls.path("key.pem"), "-out", cls.ca],
+                       check=True, capture_output=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cls.ca, cls.path("key.pem"))
+        cls.tls = hub_server.HubServer(context)
+        for hub in cls.hub, cls.tls:
+            hub.add("org/name", {**SMALL, "model.safetensors": b"weights"})
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.tls.close()
+        super().tearDownClass()
+
+    def setUp(self):
+        super().setUp()
+        self.tls.clear()
+        self.env.update({name: "" for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "http_proxy", "https_proxy",
+                                               "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY")})
+
+    def test_authorities(self):
+        self.env["HF_ENDPOINT"] = self.tls.url
+        self.refuse(IO, "has this certificate, let SSL_CERT_FILE name its CA", "org/name")
+        self.assertEqual(self.tls.requests, [])
+        with open(self.path("none.pem"), "w") as file:
+            file.write("no certificate")
+        absent, other = self.path("absent.pem"), self.path("none.pem")
+        order = ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"]
+        for i, name in enumerate(order):
+            shutil.rmtree(self.cache, ignore_errors=True)
+            later = dict.fromkeys(order[i + 1:], absent)
+            self.download("org/name", **{name: self.ca}, **later)
+            self.refuse(USAGE, f"{name}: {absent} cannot be read: unset it", "org/name", **{name: absent}, **dict.fromkeys(order[i + 1:], self.ca))
+            self.refuse(IO, f"{name} names these certificates", "org/name", **{name: other}, **later)
+        self.assertEqual(set(self.snapshot(self.tls.repositories["model", "org/name"])), {*SMALL, "model.safetensors"} - {"README.md"})
+        folder = self.path("folder")
+        os.mkdir(folder)
+        self.refuse(IO, "let CURL_CA_BUNDLE name its CA", "org/name", CURL_CA_BUNDLE=folder)
+        digits = subprocess.run(["openssl", "x509", "-hash", "-noout", "-in", self.ca], check=True, capture_output=True).stdout.decode().strip()
+        os.symlink(self.ca, f"{folder}/{digits}.0")
+        self.download("org/name", CURL_CA_BUNDLE=folder)
+
+    def test_proxies(self):
+        login = "Basic " + base64.b64encode(b"user:SECRET-SIGNATURE").decode()
+        for hub, method in (self.hub, "GET"), (self.tls, "CONNECT"):
+            with self.subTest(method), hub_server.Proxy() as proxy, hub_server.Proxy(login) as closed:
+                shutil.rmtree(self.cache, ignore_errors=True)
+                variable = "https_proxy" if method == "CONNECT" else "http_proxy"
+                self.env.update({"HF_ENDPOINT": hub.url, "SSL_CERT_FILE": self.ca})
+                self.download("org/name", **{variable: f"http://{proxy.host}", "NO_PROXY": "127.0.0.1"})
+                self.assertEqual(proxy.asked, [])
+                shutil.rmtree(self.cache)
+                self.download("org/name", **{variable: f"http://{proxy.host}"})
+                hosts = {target.removeprefix("http://").split("/")[0] for _, target in proxy.asked}
+                self.assertEqual(hosts, {url.split("//")[1] for url in (hub.url, hub.files_url)})
+                self.assertEqual({asked for asked, _ in proxy.asked}, {"CONNECT"} if method == "CONNECT" else {"GET", "HEAD"})
+                shutil.rmtree(self.cache)
+                self.refuse(IO, "the proxy wants a login (HTTP 407)", "org/name", **{variable: f"http://user:SECRET-SIGNATURE2@{closed.host}"})
+                self.assertEqual(len(closed.asked), 1)
+                self.download("org/name", **{variable: f"http://user:SECRET-SIGNATURE@{closed.host}"})
 
 
 class Commands(HubTest):
