@@ -1,4 +1,5 @@
-/* offload-train download: gets a model of the Hugging Face hub, and files of rows, into their caches. */
+/* offload-train download: gets a model and adapters of the Hugging Face hub, and files of rows, into their
+ * caches. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -12,8 +13,9 @@
 #include "src/hub/hub.h"
 
 struct result {
-    char model[PATH_MAX]; /* its folder, or the path of its file; "": none was named */
-    int64_t received;     /* bytes of the model */
+    char model[PATH_MAX];   /* its folder, or the path of its file; "": none was named */
+    char adapter[PATH_MAX]; /* its folder */
+    int64_t received;       /* bytes of model and adapters */
     char (*data)[PATH_MAX];
 };
 
@@ -45,6 +47,16 @@ static int get_model(const char *model, struct result *result) {
     return ot_hub_get_model(&name, OT_HUB_WEIGHTS, &result->received, result->model);
 }
 
+static int get_adapter(const char *adapter, struct result *result) {
+    struct ot_hub_name name;
+    return ot_hub_name_parse(adapter, &name)
+               ? ot_hub_get_model(&name, OT_HUB_ADAPTERS, &result->received, result->adapter)
+               : ot_fail(OT_E_USAGE,
+                         "--adapter %.200s: no name of adapters on the hub; give ORG/NAME or "
+                         "ORG/NAME@REVISION",
+                         adapter);
+}
+
 static int get_data(const struct ot_texts *data, struct result *result) {
     result->data = calloc((size_t)data->n + 1, sizeof *result->data);
     if (!result->data)
@@ -66,16 +78,20 @@ static int print(const struct ot_options *o, const struct result *result) {
     if (!o->json) {
         if (o->model)
             printf("%s\n", result->model);
+        if (o->adapter)
+            printf("%s\n", result->adapter);
         for (int i = 0; i < o->data.n; i++)
             printf("%s\n", result->data[i]);
         return 0;
     }
     struct ot_json_writer w = {.indent = -1};
     ot_json_begin_object(&w, NULL);
-    if (o->model) {
+    if (o->model)
         ot_json_put_text(&w, "model", result->model);
+    if (o->adapter)
+        ot_json_put_text(&w, "adapter", result->adapter);
+    if (o->model || o->adapter)
         ot_json_put_int(&w, "bytes", result->received);
-    }
     ot_json_begin_array(&w, "data");
     for (int i = 0; i < o->data.n; i++)
         ot_json_put_text(&w, NULL, result->data[i]);
@@ -85,10 +101,12 @@ static int print(const struct ot_options *o, const struct result *result) {
 }
 
 int ot_command_download(const struct ot_options *options) {
-    struct result result = {.model = ""};
+    struct result result = {.model = "", .adapter = ""};
     int rc = check_online();
     if (rc == 0 && options->model)
         rc = get_model(options->model, &result);
+    if (rc == 0 && options->adapter)
+        rc = get_adapter(options->adapter, &result);
     if (rc == 0)
         rc = get_data(&options->data, &result);
     if (rc == 0)

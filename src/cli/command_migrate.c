@@ -8,13 +8,17 @@
 #include "src/base/json.h"
 #include "src/base/minmax.h"
 #include "src/cli/command.h"
+#include "src/cli/launch.h"
 #include "src/migrate/migrate.h"
 
 /* Adds what a run needs and the files do not say. */
 static const char *const placeholders[][2] = {{"model", "MODEL"}, {"data", "FILE"}};
 
 static int make_request(const struct ot_options *o, struct ot_migrate_request *out) {
+    int ranks;
     ot_options_migrate_request(o, out);
+    OT_TRY(ot_launch_count(o, &ranks));
+    out->ranks = ranks;
     enum ot_program program = (enum ot_program)o->from;
     if (!o->file)
         return 0;

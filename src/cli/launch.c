@@ -41,6 +41,25 @@ int ot_launch_find(const struct ot_options *options, struct ot_launch *out) {
     return ot_ranks_find(&request, out);
 }
 
+static const char *no_variable(void *context, const char *name) {
+    (void)context, (void)name;
+    return NULL;
+}
+
+int ot_launch_count(const struct ot_options *options, int *ranks) {
+    struct ot_launch found;
+    bool is_all = options->gpus && strcmp(options->gpus, "all") == 0;
+    const struct ot_launch_request elsewhere = {.gpus = options->gpus,
+                                                .node_rank = -1,
+                                                .visible_gpus = is_all ? count_gpus() : OT_CPU_RANKS,
+                                                .get_env = no_variable};
+    OT_TRY(options->command == OT_COMMAND_MIGRATE ? ot_ranks_find(&elsewhere, &found)
+                                                  : ot_launch_find(options, &found));
+    bool is_said = options->gpus || options->nodes || found.ranks.ranks > 1;
+    *ranks = is_said ? found.ranks.ranks : 0;
+    return 0;
+}
+
 static struct ot_world_config world_config(const struct ot_options *options, const struct ot_launch *launch) {
     return (struct ot_world_config){.ranks = launch->ranks,
                                     .timeout_seconds = options->comm_timeout,

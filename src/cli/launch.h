@@ -9,6 +9,10 @@
 /* Reads the launch from the options and the environment. Errors: OT_E_USAGE. */
 int ot_launch_find(const struct ot_options *options, struct ot_launch *out);
 
+/* The number of ranks that the command will have (ot_rank_counter). migrate: of a run with its --gpus,
+ * wherever that is: no launcher counts, and any number of GPUs may be there. Errors: as ot_launch_find. */
+int ot_launch_count(const struct ot_options *options, int *ranks);
+
 /* Opens the world of this rank, with the secret of the environment. Errors: as ot_world_open. */
 int ot_launch_world(const struct ot_options *options, const struct ot_launch *launch,
                     struct ot_world **world);

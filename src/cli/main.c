@@ -133,7 +133,8 @@ int main(int argc, char **argv) {
     bool is_help = argc > 1 && strcmp(argv[1], "help") == 0;
     int rc = check_stack();
     if (rc == 0)
-        rc = is_help ? help(argc - 2, argv + 2) : ot_options_parse(argc - 1, argv + 1, &options);
+        rc = is_help ? help(argc - 2, argv + 2)
+                     : ot_options_parse_ranked(argc - 1, argv + 1, ot_launch_count, &options);
     bool is_early = rc < 0 && !is_help; /* before the ranks are connected */
     if (rc == 0 && !is_help)
         rc = run(&options, argv, &exit_code);

@@ -18,7 +18,8 @@
 #include "src/data/source.h"
 
 /* Rows are read in batches, tokenized in parallel, and appended in order. A batch is large enough to keep the
- * threads busy, and small compared with the tokens of a large file. */
+ * threads busy, and small compared with the tokens of a large file. While the threads make the rows of a
+ * batch, one of them appends the batch before it and reads the one behind it. */
 enum { BATCH_ROWS = 4096, BATCH_BYTES = 16 << 20, CHUNK_ROWS = 16 };
 
 /* ---- one batch ---- */
@@ -26,10 +27,11 @@ enum { BATCH_ROWS = 4096, BATCH_BYTES = 16 << 20, CHUNK_ROWS = 16 };
 enum outcome { ROW_KEPT, ROW_UNTRAINED, ROW_BAD };
 
 struct item {
-    size_t text, bytes; /* offset and length in the loader's text */
+    size_t text, bytes; /* offset and length in the batch's text */
     int64_t line;
     enum outcome outcome;
-    uint32_t *tokens; /* owned; NULL: none, or appended */
+    int worker;    /* that has made it: */
+    size_t tokens; /* where its tokens are in those that the worker keeps */
     size_t n_tokens, piece_tokens, second;
     bool good;
     struct ot_row_hash hash; /* with config->dedup */
@@ -39,10 +41,24 @@ struct item {
     int32_t first_special;
 };
 
+/* The tokens that a worker has made of one batch, row after row. */
+struct kept {
+    uint32_t *tokens;
+    size_t n, capacity;
+};
+
 struct worker {
     struct ot_row_scratch scratch;
+    struct kept kept[2];        /* by batch */
     int64_t bad_item;           /* first bad row of this batch that this worker saw; -1: none */
     struct ot_error bad, fatal; /* fatal: set if the cause is not a row, out of memory for example */
+};
+
+struct batch {
+    char *text; /* the rows, one after the other */
+    size_t text_bytes, text_capacity;
+    struct item *items;
+    int64_t n_items;
 };
 
 struct loader {
@@ -57,10 +73,9 @@ struct loader {
     struct ot_row_cache *cache; /* being made; NULL: the arrays are memory */
     int64_t kept_before;        /* rows of the sources before the present one */
     struct ot_row_set seen;     /* with config->dedup */
-    char *text;                 /* the rows of the batch, one after the other */
-    size_t text_bytes, text_capacity;
-    struct item *items;
-    int64_t n_items;
+    struct batch batches[2];
+    int present; /* the batch whose rows are made; the other is appended, and then read again */
+    struct ot_error append, read; /* of the other; code 0: none */
     struct worker *workers;
     int n_workers;
     struct ot_error first_bad; /* first bad row of the file */
@@ -77,27 +92,27 @@ static int64_t rows_left(const struct loader *l) {
     return most > 0 ? most - (l->dataset->stats.kept - l->kept_before) : INT64_MAX;
 }
 
-/* Returns 1 if it has read rows, 0 at the end of the file or of --max-rows. A batch has no more rows than the
- * source may give, so a row behind the last one that counts is never read. */
-static int read_batch(struct loader *l) {
-    int64_t most = ot_min(rows_left(l), BATCH_ROWS);
-    l->n_items = 0;
-    l->text_bytes = 0;
-    while (l->n_items < most && l->text_bytes < BATCH_BYTES) {
+/* Reads nothing at the end of the file or of --max-rows. A batch has no more rows than the source may give if
+ * all rows that are not appended yet are kept, so a row behind the last one that counts is never read. */
+static int read_batch(struct loader *l, struct batch *b, int64_t not_appended) {
+    int64_t most = ot_min(rows_left(l) - not_appended, BATCH_ROWS);
+    b->n_items = 0;
+    b->text_bytes = 0;
+    while (b->n_items < most && b->text_bytes < BATCH_BYTES) {
         const char *text;
         struct item item = {0};
         int rc = ot_source_next(l->source, &text, &item.bytes, &item.line);
         OT_TRY(rc);
         if (rc == 0)
             break;
-        if (!ot_try_grow(&l->text, &l->text_capacity, l->text_bytes + item.bytes, 1))
+        if (!ot_try_grow(&b->text, &b->text_capacity, b->text_bytes + item.bytes, 1))
             return no_memory(l);
-        memcpy(l->text + l->text_bytes, text, item.bytes);
-        item.text = l->text_bytes;
-        l->text_bytes += item.bytes;
-        l->items[l->n_items++] = item;
+        memcpy(b->text + b->text_bytes, text, item.bytes);
+        item.text = b->text_bytes;
+        b->text_bytes += item.bytes;
+        b->items[b->n_items++] = item;
     }
-    return l->n_items > 0;
+    return 0;
 }
 
 static int fix_or_skip(void) {
@@ -108,9 +123,10 @@ static int fix_or_skip(void) {
 /* The first row of a recognisable kind sets the kind for all rows. make_rows reports a broken row before
  * it. */
 static int detect_kind(struct loader *l) {
-    for (int64_t i = 0; i < l->n_items && ot_format_kind(l->pipeline.format) == OT_ROW_UNKNOWN; i++) {
-        const struct item *item = &l->items[i];
-        int rc = ot_pipeline_detect(&l->pipeline, l->text + item->text, item->bytes, item->line);
+    const struct batch *b = &l->batches[l->present];
+    for (int64_t i = 0; i < b->n_items && ot_format_kind(l->pipeline.format) == OT_ROW_UNKNOWN; i++) {
+        const struct item *item = &b->items[i];
+        int rc = ot_pipeline_detect(&l->pipeline, b->text + item->text, item->bytes, item->line);
         if (rc == -OT_E_INPUT && !l->config->skip_bad)
             return fix_or_skip();
         if (rc == -OT_E_INPUT && l->first_bad.code == 0)
@@ -121,20 +137,29 @@ static int detect_kind(struct loader *l) {
     return 0;
 }
 
-static void keep_tokens(const struct loader *l, struct ot_sample *sample, struct item *item) {
+static int keep_tokens(const struct loader *l, struct worker *w, struct item *item) {
+    const struct ot_sample *sample = &w->scratch.sample;
+    struct kept *kept = &w->kept[l->present];
+    if (!ot_try_grow(&kept->tokens, &kept->capacity, kept->n + sample->n_tokens, sizeof *kept->tokens))
+        return no_memory(l);
+    memcpy(kept->tokens + kept->n, sample->tokens, sample->n_tokens * sizeof *sample->tokens);
+    item->worker = (int)(w - l->workers);
+    item->tokens = kept->n;
+    kept->n += sample->n_tokens;
     item->n_tokens = sample->n_tokens;
     item->piece_tokens = sample->piece_tokens;
     item->truncated = sample->truncated;
     item->whole_tokens = sample->whole_tokens;
     item->straddles = sample->straddles;
     item->first_special = sample->first_special;
-    item->tokens = ot_sample_take_tokens(sample);
     if (l->config->dedup)
-        item->hash = ot_row_hash(item->tokens, item->n_tokens, item->second, item->good);
+        item->hash = ot_row_hash(sample->tokens, item->n_tokens, item->second, item->good);
+    return 0;
 }
 
 static int make_row(const struct loader *l, struct worker *w, struct item *item) {
-    OT_TRY(ot_pipeline_make(&l->pipeline, l->text + item->text, item->bytes, item->line, &w->scratch));
+    const char *text = l->batches[l->present].text + item->text;
+    OT_TRY(ot_pipeline_make(&l->pipeline, text, item->bytes, item->line, &w->scratch));
     item->outcome = w->scratch.sample.piece_tokens == 0 ? ROW_UNTRAINED : ROW_KEPT;
     item->good = w->scratch.good;
     if (item->outcome == ROW_KEPT && ot_preference_answers(l->config->objective) == 2) {
@@ -142,18 +167,15 @@ static int make_row(const struct loader *l, struct worker *w, struct item *item)
         OT_TRY(ot_sample_append(&w->scratch.sample, &w->scratch.rejected, l->config->path));
     }
     if (item->outcome == ROW_KEPT)
-        keep_tokens(l, &w->scratch.sample, item);
+        OT_TRY(keep_tokens(l, w, item));
     item->untrainable_turns = w->scratch.rendered.untrainable_turns;
     item->left_out = w->scratch.rendered.left_out;
     return 0;
 }
 
-static void make_rows(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
-    struct loader *l = context;
-    struct worker *w = &l->workers[worker];
-    (void)chunk;
+static void make_rows(struct loader *l, int64_t begin, int64_t end, struct worker *w) {
     for (int64_t i = begin; i < end; i++) {
-        struct item *item = &l->items[i];
+        struct item *item = &l->batches[l->present].items[i];
         int rc = ot_format_kind(l->pipeline.format) == OT_ROW_UNKNOWN
                      ? -OT_E_INPUT /* no good row in the whole batch: detect_kind has kept the error */
                      : make_row(l, w, item);
@@ -212,21 +234,20 @@ static int append_piece(struct loader *l, const struct item *item, const uint32_
     return 0;
 }
 
-static int keep_json(struct loader *l, const struct item *item) {
+static int keep_json(struct loader *l, const char *text, const struct item *item) {
     struct ot_grow_map *json = &l->dataset->arrays[JSON];
-    OT_TRY(ot_grow_map_add(json, l->text + item->text, item->bytes));
+    OT_TRY(ot_grow_map_add(json, text, item->bytes));
     const uint64_t end = json->bytes;
     return ot_grow_map_add(&l->dataset->arrays[ENDS], &end, sizeof end);
 }
 
-static int append_kept(struct loader *l, struct item *item) {
+static int append_kept(struct loader *l, int batch, const struct item *item) {
     struct ot_dataset *d = l->dataset;
+    const uint32_t *tokens = l->workers[item->worker].kept[batch].tokens + item->tokens;
     if (l->config->keeps_json)
-        OT_TRY(keep_json(l, item));
+        OT_TRY(keep_json(l, l->batches[batch].text + item->text, item));
     for (size_t at = 0; at < item->n_tokens; at += item->piece_tokens)
-        OT_TRY(append_piece(l, item, item->tokens + at, ot_min(item->n_tokens - at, item->piece_tokens)));
-    free(item->tokens);
-    item->tokens = NULL;
+        OT_TRY(append_piece(l, item, tokens + at, ot_min(item->n_tokens - at, item->piece_tokens)));
     d->stats.kept++;
     d->stats.good += item->good;
     d->stats.truncated += item->truncated;
@@ -247,48 +268,80 @@ static int append_kept(struct loader *l, struct item *item) {
     return 0;
 }
 
-static int append_row(struct loader *l, struct item *item) {
+static int append_row(struct loader *l, int batch, const struct item *item) {
     int is_new = l->config->dedup ? ot_row_set_add(&l->seen, &item->hash) : 1;
     if (is_new != 0)
-        return is_new < 0 ? no_memory(l) : append_kept(l, item);
+        return is_new < 0 ? no_memory(l) : append_kept(l, batch, item);
     l->dataset->stats.duplicates++;
-    free(item->tokens);
-    item->tokens = NULL;
     return 0;
 }
 
-static int append_batch(struct loader *l) {
+static int append_batch(struct loader *l, int batch) {
     struct ot_data_stats *stats = &l->dataset->stats;
-    for (int64_t i = 0; i < l->n_items; i++) {
-        struct item *item = &l->items[i];
+    struct batch *b = &l->batches[batch];
+    for (int64_t i = 0; i < b->n_items; i++) {
+        const struct item *item = &b->items[i];
         stats->rows++;
         if (item->outcome == ROW_BAD && stats->bad++ == 0)
             stats->first_bad = (struct ot_row_place){l->file, item->line};
         if (item->outcome == ROW_UNTRAINED)
             stats->untrained++;
         if (item->outcome == ROW_KEPT)
-            OT_TRY(append_row(l, item));
+            OT_TRY(append_row(l, batch, item));
     }
+    for (int i = 0; i < l->n_workers; i++)
+        l->workers[i].kept[batch].n = 0;
+    b->n_items = 0;
     return 0;
+}
+
+/* ---- all batches of a file ---- */
+
+/* Appends the other batch, whose rows are made, and reads the rows behind the present batch into it. */
+static void append_and_read(struct loader *l) {
+    int other = !l->present;
+    int rc = append_batch(l, other);
+    ot_error_save(&l->append, rc);
+    if (rc == 0)
+        ot_error_save(&l->read, read_batch(l, &l->batches[other], l->batches[l->present].n_items));
+}
+
+/* The first chunk is not of rows: one thread is busy beside those that make them. */
+static void work(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    struct loader *l = context;
+    if (chunk == 0)
+        append_and_read(l);
+    else
+        make_rows(l, begin - CHUNK_ROWS, end - CHUNK_ROWS, &l->workers[worker]);
+}
+
+static int make_batch(struct loader *l) {
+    OT_TRY(detect_kind(l));
+    for (int i = 0; i < l->n_workers; i++)
+        l->workers[i].bad_item = -1;
+    l->append = l->read = (struct ot_error){0};
+    ot_pool_run(l->config->pool, CHUNK_ROWS + l->batches[l->present].n_items, CHUNK_ROWS, work, l);
+    OT_TRY(l->append.code ? ot_error_load(&l->append) : 0);
+    OT_TRY(collect_errors(l));
+    return l->read.code ? ot_error_load(&l->read) : 0;
 }
 
 static int load_batches(struct loader *l) {
     const struct ot_dataset_config *config = l->config;
-    for (;;) {
-        int more = read_batch(l);
-        OT_TRY(more);
-        if (!more)
-            return 0;
-        OT_TRY(detect_kind(l));
-        for (int i = 0; i < l->n_workers; i++)
-            l->workers[i].bad_item = -1;
-        ot_pool_run(config->pool, l->n_items, CHUNK_ROWS, make_rows, l);
-        OT_TRY(collect_errors(l));
-        OT_TRY(append_batch(l));
+    struct batch *b = l->batches;
+    OT_TRY(read_batch(l, &b[l->present], 0));
+    while (b[l->present].n_items > 0) {
+        OT_TRY(make_batch(l));
+        if (b[!l->present].n_items == 0) { /* the end of the file, or near that of --max-rows */
+            OT_TRY(append_batch(l, l->present));
+            OT_TRY(read_batch(l, &b[!l->present], 0));
+        }
+        l->present = !l->present;
         if (config->progress)
             config->progress(config->progress_context, l->bytes_before + ot_source_bytes_read(l->source),
                              l->bytes_total);
     }
+    return 0;
 }
 
 /* ---- a file ---- */
@@ -390,26 +443,30 @@ static int add_other_answers(struct loader *l) {
 
 static int open_loader(struct loader *l) {
     l->n_workers = ot_pool_threads(l->config->pool);
-    l->items = calloc(BATCH_ROWS, sizeof *l->items);
     l->workers = calloc((size_t)l->n_workers, sizeof *l->workers);
-    if (!l->items || !l->workers)
+    for (int i = 0; i < 2; i++)
+        l->batches[i].items = calloc(BATCH_ROWS, sizeof *l->batches[i].items);
+    if (!l->workers || !l->batches[0].items || !l->batches[1].items)
         return no_memory(l);
     l->bytes_total = ot_data_files_bytes(&l->dataset->files);
     return 0;
 }
 
 static void close_loader(struct loader *l) {
-    for (int i = 0; l->workers && i < l->n_workers; i++)
+    for (int i = 0; l->workers && i < l->n_workers; i++) {
         ot_row_scratch_free(&l->workers[i].scratch);
-    for (int64_t i = 0; i < l->n_items; i++) /* items left by a batch that failed */
-        free(l->items[i].tokens);
+        free(l->workers[i].kept[0].tokens);
+        free(l->workers[i].kept[1].tokens);
+    }
+    for (int i = 0; i < 2; i++) {
+        free(l->batches[i].items);
+        free(l->batches[i].text);
+    }
     close_file(l);
     ot_row_set_free(&l->seen);
     ot_row_cache_close(l->cache);
     ot_grow_map_close(&l->own);
     free(l->workers);
-    free(l->items);
-    free(l->text);
 }
 
 static int find_files(struct ot_dataset *d, const char *const *paths, int n) {

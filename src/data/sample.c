@@ -14,14 +14,6 @@ void ot_sample_free(struct ot_sample *s) {
     memset(s, 0, sizeof *s);
 }
 
-uint32_t *ot_sample_take_tokens(struct ot_sample *s) {
-    uint32_t *tokens = realloc(s->tokens, s->n_tokens * sizeof *tokens);
-    tokens = tokens ? tokens : s->tokens;
-    s->tokens = NULL;
-    s->n_tokens = s->capacity = 0;
-    return tokens;
-}
-
 static int reserve(struct ot_sample *s, size_t n, const char *where) {
     size_t same = s->capacity;
     if (ot_try_grow(&s->tokens, &same, n, sizeof *s->tokens) &&
@@ -73,27 +65,35 @@ static bool spans_border(const struct ot_rendered *r, size_t s, size_t end) {
 /* Copies the encoded tokens, each with the mark of the span in which it begins. */
 static void push_encoded(const struct ot_sample_config *config, const struct ot_rendered *r,
                          struct ot_sample *s) {
-    size_t span = 0;
+    const size_t n = s->encoded.n;
+    const int32_t *ids = s->encoded.ids;
+    const uint32_t *starts = s->encoded.start;
+    uint32_t *tokens = s->tokens + s->n_tokens;
+    size_t span = 0, from = 0, to = 0; /* where tokens of the span begin; to 0: not known yet */
     bool before = false;
-    for (size_t i = 0; i < s->encoded.n; i++) {
-        int32_t id = s->encoded.ids[i];
-        size_t start = s->encoded.start[i];
-        while (span + 1 < r->n_spans && start >= r->spans[span].end)
-            span++;
-        while (span > 0 && start < r->spans[span - 1].end)
-            span--;
+    for (size_t i = 0; i < n; i++) {
+        size_t start = starts[i];
+        if (start < from || start >= to) {
+            while (span + 1 < r->n_spans && start >= r->spans[span].end)
+                span++;
+            while (span > 0 && start < r->spans[span - 1].end)
+                span--;
+            from = span > 0 ? r->spans[span - 1].end : 0;
+            to = span + 1 < r->n_spans ? r->spans[span].end : SIZE_MAX;
+        }
         bool trained = r->spans[span].trained;
-        size_t end = i + 1 < s->encoded.n ? s->encoded.start[i + 1] : r->bytes;
         if (r->marked && !trained)
-            trained = spans_border(r, span, end);
+            trained = spans_border(r, span, i + 1 < n ? starts[i + 1] : r->bytes);
         if (trained && !before && i > 0 && start > trained_run_begin(r, span))
             s->straddles = true;
         if (s->encoded.specials > 0 && s->first_special < 0 && r->spans[span].user &&
-            ot_tokenizer_is_special(config->tokenizer, id))
-            s->first_special = id;
-        push(s, id, start, trained);
+            ot_tokenizer_is_special(config->tokenizer, ids[i]))
+            s->first_special = ids[i];
+        tokens[i] = (uint32_t)ids[i] | (trained ? OT_TOKEN_TRAINED : 0);
         before = trained;
     }
+    memcpy(s->start + s->n_tokens, starts, n * sizeof *starts);
+    s->n_tokens += n;
 }
 
 static int check_ids(const struct ot_sample_config *config, const char *where, const struct ot_sample *s) {
@@ -154,8 +154,10 @@ static int split_row(const struct ot_sample_config *config, const char *where, s
 static void count_trained(struct ot_sample *s) {
     for (size_t i = 0; i < s->n_tokens; i += s->piece_tokens)
         s->tokens[i] &= ~OT_TOKEN_TRAINED;
+    int64_t trained = 0;
     for (size_t i = 0; i < s->n_tokens; i++)
-        s->trained += ot_token_trained(s->tokens[i]);
+        trained += ot_token_trained(s->tokens[i]);
+    s->trained += trained;
     if (s->trained == 0)
         s->piece_tokens = 0;
 }

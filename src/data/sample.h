@@ -70,8 +70,6 @@ struct ot_sample {
 };
 
 void ot_sample_free(struct ot_sample *sample);
-/* Gives the tokens to the caller, who frees them. The memory is shrunk to their number. */
-uint32_t *ot_sample_take_tokens(struct ot_sample *sample);
 
 /* Appends the tokens of another sample. Both have one piece, and so has the result. Its whole_tokens are
  * twice those of the longer one. Errors: OT_E_BUDGET. */

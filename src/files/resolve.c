@@ -26,6 +26,7 @@ struct search {
     bool is_of_hub; /* a hub preset, or a name of the form org/name or org/name@revision: */
     struct ot_hub_name hub;
     bool config_alone;   /* a config.json without weights is a model */
+    bool adapters;       /* adapters are looked for, not a model */
     bool downloads;      /* what is missing */
     char looked[1024];   /* "A, B, C", for the error message */
     char path[PATH_MAX]; /* "": not found */
@@ -57,20 +58,34 @@ static bool has_weights(const char *directory) {
            has_file(directory, "pytorch_model.bin") || has_file(directory, "pytorch_model.bin.index.json");
 }
 
+static bool has_adapter_weights(const char *directory) {
+    return has_file(directory, OT_ADAPTER_WEIGHTS_STEM ".safetensors") ||
+           has_file(directory, OT_ADAPTER_WEIGHTS_STEM ".bin");
+}
+
 static void remember(struct search *s, const char *path, const char *remark) {
     size_t at = strlen(s->looked);
     snprintf(s->looked + at, sizeof s->looked - at, "%s%s%s", at ? ", " : "", path, remark);
 }
 
-/* Takes a directory if it holds a whole model. An interrupted download leaves a config.json without
- * weights. */
+/* Why a directory does not hold what is looked for, for the error message. NULL: it does. An interrupted
+ * download leaves a config.json without weights. */
+static const char *find_lack(const struct search *s, const char *path) {
+    bool has_model = has_file(path, "config.json"), has_adapters = has_file(path, OT_ADAPTER_CONFIG_NAME);
+    if (s->adapters && !has_adapters)
+        return has_model ? " (a model, not adapters)" : "";
+    if (s->adapters)
+        return has_adapter_weights(path) ? NULL : " (incomplete: no " OT_ADAPTER_WEIGHTS_STEM ".safetensors)";
+    if (!has_model)
+        return has_adapters ? " (adapters, which --adapter takes)" : "";
+    return s->config_alone || has_weights(path) ? NULL
+                                                : " (incomplete: no model.safetensors, no pytorch_model.bin)";
+}
+
 static bool take(struct search *s, const char *path, const char *source) {
-    if (!has_file(path, "config.json")) {
-        remember(s, path, "");
-        return false;
-    }
-    if (!s->config_alone && !has_weights(path)) {
-        remember(s, path, " (incomplete: no model.safetensors, no pytorch_model.bin)");
+    const char *lack = find_lack(s, path);
+    if (lack) {
+        remember(s, path, lack);
         return false;
     }
     snprintf(s->path, sizeof s->path, "%s", path);
@@ -127,7 +142,7 @@ static bool look_in_cache(struct search *s) {
     }
     if (snprintf(path, sizeof path, "%s/snapshots/%s", repository, commit) >= (int)sizeof path)
         return false;
-    if (!s->config_alone && has_weights(path) && !ot_hub_has_weights(path)) {
+    if (!s->adapters && !s->config_alone && has_weights(path) && !ot_hub_has_weights(path)) {
         remember(s, path, " (incomplete: not all weights are here)");
         return false;
     }
@@ -138,7 +153,10 @@ static int download(struct search *s) {
     char snapshot[PATH_MAX];
     if (!s->downloads || !s->is_of_hub || ot_hub_is_offline())
         return 0;
-    OT_TRY(ot_hub_get_model(&s->hub, s->config_alone ? OT_HUB_SMALL_FILES : OT_HUB_WEIGHTS, NULL, snapshot));
+    enum ot_hub_part part = s->adapters       ? OT_HUB_ADAPTERS
+                            : s->config_alone ? OT_HUB_SMALL_FILES
+                                              : OT_HUB_WEIGHTS;
+    OT_TRY(ot_hub_get_model(&s->hub, part, NULL, snapshot));
     take(s, snapshot, "HF cache");
     return 0;
 }
@@ -149,6 +167,15 @@ static int download(struct search *s) {
 enum { CONFIG_ALONE = 1, DOWNLOADS = 2 };
 
 static int resolve(const char *name, int wants, struct ot_resolved *out);
+
+/* shown: the name and the place of the adapters; base: the same of their base, which may be out->found. */
+static int put_adapter(const char *directory, const char *shown, const char *base, struct ot_resolved *out) {
+    char *found = NULL;
+    OT_TRY(ot_string_format(&found, "%s (adapters of %s)", shown, base));
+    free(out->found);
+    out->found = found;
+    return ot_string_format(&out->adapter, "%s", directory);
+}
 
 /* A directory of adapters: takes their base. */
 static int take_adapter(const char *name, int wants, struct ot_resolved *out) {
@@ -168,8 +195,7 @@ static int take_adapter(const char *name, int wants, struct ot_resolved *out) {
                      name, ot_error_text());
         goto out;
     }
-    OT_TRY_GOTO(ot_string_format(&out->adapter, "%s", name), rc, out);
-    OT_TRY_GOTO(ot_string_format(&out->found, "%s (adapters of %s)", name, base.found), rc, out);
+    OT_TRY_GOTO(put_adapter(name, name, base.found, out), rc, out);
     out->path = base.path;
     out->base = base_name;
     base.path = base_name = NULL;
@@ -304,6 +330,49 @@ int ot_model_resolve(const char *name, struct ot_resolved *out) {
 
 int ot_model_obtain(const char *name, bool weights, struct ot_resolved *out) {
     return resolve_or_free(name, DOWNLOADS | (weights ? 0 : CONFIG_ALONE), out);
+}
+
+static int report_missing_adapters(const struct search *s) {
+    const char *offline = ot_hub_is_offline() ? " (HF_HUB_OFFLINE is set, so nothing is downloaded)" : "";
+    return s->is_of_hub
+               ? ot_fail(
+                     OT_E_INPUT,
+                     "%s: no adapters found in %s%s; get them with 'offload-train download --adapter %s', or "
+                     "give a directory",
+                     s->name, s->looked, offline, s->name)
+               : ot_fail(OT_E_INPUT,
+                         "%s: no such directory of adapters, and no hub id (org/name); looked in %s", s->name,
+                         s->looked);
+}
+
+/* Adapters by a name that is no path of this machine. */
+static int find_adapters(struct search *s, struct ot_resolved *out) {
+    char *shown = NULL;
+    if (!is_plain_name(s->name))
+        return ot_fail(OT_E_INPUT,
+                       "%.200s: no such directory; adapters of the hub are named ORG/NAME[@REVISION]",
+                       s->name);
+    s->is_of_hub = ot_hub_name_parse(s->name, &s->hub);
+    if (!look_in_models(s) && !look_in_cache(s))
+        OT_TRY(download(s));
+    if (!s->path[0])
+        return report_missing_adapters(s);
+    OT_TRY(ot_string_format(&shown, "%s (%s, %s)", s->name, s->source, s->path));
+    int rc = put_adapter(s->path, shown, out->found, out);
+    free(shown);
+    return rc;
+}
+
+int ot_adapter_obtain(const char *name, struct ot_resolved *out) {
+    struct search s = {.name = name, .adapters = true, .downloads = true};
+    struct stat info;
+    if (is_directory(name))
+        return put_adapter(name, name, out->found, out);
+    if (stat(name, &info) == 0)
+        return ot_fail(OT_E_INPUT,
+                       "%s: this is a file; adapters are the directory that holds " OT_ADAPTER_CONFIG_NAME,
+                       name);
+    return find_adapters(&s, out);
 }
 
 /* True for a name that may stand for a model, and is not a path that is wrong. */

@@ -1,5 +1,6 @@
 /* Finds the model that --model names: a directory, a GGUF file, a preset's name, a hub id ("org/name",
- * "org/name@revision"), or a GGUF file of the hub ("hf://org/name/file.gguf").
+ * "org/name@revision"), or a GGUF file of the hub ("hf://org/name/file.gguf"). Finds the adapters that
+ * --adapter names: a directory, or a hub id.
  *
  * A directory or a file NAME.gguf that exists is taken as it is. A directory of adapters (PEFT) names its
  * base, which is looked for in the same way. A preset's name may be spelled in another way
@@ -19,8 +20,8 @@ struct ot_preset;
 
 struct ot_resolved {
     const struct ot_preset *preset; /* the preset of that name, also if a directory was taken; NULL: none */
-    char *adapter; /* the directory of adapters that was named; `path` is their base; NULL: none */
-    char *base;    /* the name of that base in adapter_config.json */
+    char *adapter; /* a directory of adapters over `path`, named as the model or by --adapter; NULL: none */
+    char *base;    /* the name of the base in adapter_config.json of a directory named as the model */
     char *path;  /* a directory with config.json, or a GGUF file; NULL: a preset whose weights are not here */
     char *found; /* "llama-7b → huggyllama/llama-7b (HF cache, PATH)"; NULL without a path */
     char *missing; /* an error message if path is NULL */
@@ -34,6 +35,10 @@ int ot_model_resolve(const char *name, struct ot_resolved *out);
  * ot_hub_get_model.
  */
 int ot_model_obtain(const char *name, bool weights, struct ot_resolved *out);
+/* Finds adapters by a name, and lays their directory over the model that was found: sets out->adapter and
+ * completes out->found. Downloads what is missing, as ot_model_obtain. A directory is taken as it is. Errors:
+ * OT_E_INPUT: nothing is found, and the message names the places; those of ot_hub_get_model. */
+int ot_adapter_obtain(const char *name, struct ot_resolved *out);
 /* For a caller that needs the model's shape alone: a config.json without weights is enough, and a name
  * that stands for no model here is the preset of the same shape (ot_preset_shaped). Downloads the small
  * files of a model of the hub if there is no such preset. Errors: as above; the message says how to get

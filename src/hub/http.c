@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "src/base/clock.h"
@@ -19,6 +20,7 @@
 #include "src/hub/curl.h"
 
 enum { MOST_IGNORED_BYTES = 1 << 20 };  /* of the body of an error */
+enum { PROXY_LOGIN = 407 };             /* the status of a proxy that does not know the client */
 static const double longest_wait = 300; /* seconds that a server may ask for */
 
 struct ot_http {
@@ -146,16 +148,16 @@ static size_t on_header(char *data, size_t size, size_t n, void *context) {
 
 /* ---- a transfer ---- */
 
-static int status_of(struct ot_http *http) {
+static int status_of(struct ot_http *http, int which) {
     long status = 0;
-    http->curl->easy_getinfo(http->easy, OT_CURL_RESPONSE_CODE, &status);
+    http->curl->easy_getinfo(http->easy, which, &status);
     return (int)status;
 }
 
 static size_t on_body(char *data, size_t size, size_t n, void *context) {
     struct ot_http *http = context;
     size_t bytes = size * n;
-    http->answer->status = status_of(http);
+    http->answer->status = status_of(http, OT_CURL_RESPONSE_CODE);
     bool is_wanted = http->answer->status == 200 || http->answer->status == 206;
     if (is_wanted && http->request->take) {
         http->is_enough = !http->request->take(http->request->context, http->answer, data, bytes);
@@ -171,6 +173,21 @@ static int on_progress(void *context, int64_t a, int64_t b, int64_t c, int64_t d
     struct ot_http *http = context;
     (void)a, (void)b, (void)c, (void)d;
     return atomic_load(&http->site->stop);
+}
+
+/* The CAs of the site replace those of libcurl, as they do in Python: a file replaces its folder too. */
+static void set_certificates(struct ot_http *http) {
+    const char *path = http->site->certificates;
+    int (*set)(void *, int, ...) = http->curl->easy_setopt;
+    struct stat info;
+    bool is_folder = *path && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    const char *file = is_folder ? NULL : path, *folder = is_folder ? path : NULL;
+    if (!*path)
+        return;
+    set(http->easy, OT_CURL_CA_FILE, file);
+    set(http->easy, OT_CURL_CA_FOLDER, folder);
+    set(http->easy, OT_CURL_PROXY_CA_FILE, file);
+    set(http->easy, OT_CURL_PROXY_CA_FOLDER, folder);
 }
 
 static void set_options(struct ot_http *http, void *headers) {
@@ -193,17 +210,19 @@ static void set_options(struct ot_http *http, void *headers) {
     set(easy, OT_CURL_WRITE_FUNCTION, (ot_curl_data_fn)on_body);
     set(easy, OT_CURL_WRITE_DATA, http);
     set(easy, OT_CURL_HTTP_HEADER, headers);
+    set_certificates(http);
     if (http->request->head)
         set(easy, OT_CURL_NO_BODY, 1L);
 }
 
 /* True if the result will be the same again. A name that nobody knows may come back during a download, but
- * not before the first answer: then there is no network. */
-static bool is_final(const struct ot_http *http, int code) {
+ * not before the first answer: then there is no network. tunnel: the answer of a proxy to CONNECT. */
+static bool is_final(const struct ot_http *http, int code, int tunnel) {
     bool is_unreachable =
         code == OT_CURL_NO_PROXY || code == OT_CURL_NO_HOST || code == OT_CURL_NO_CONNECTION;
     return code == OT_CURL_UNSUPPORTED_PROTOCOL || code == OT_CURL_BAD_CERTIFICATE ||
-           code == OT_CURL_NO_CERTIFICATES || (is_unreachable && !atomic_load(&http->site->answered));
+           code == OT_CURL_NO_CERTIFICATES || (tunnel >= 400 && tunnel < 500) ||
+           (is_unreachable && !atomic_load(&http->site->answered));
 }
 
 /* The headers of a request: no compression, so that lengths are those of the file; the token, if this URL
@@ -241,10 +260,34 @@ static int transfer_without_pipe_signal(struct ot_http *http) {
     return code;
 }
 
+/* A proxy answers in the place of the server. */
+static int fail_login(struct ot_http *http) {
+    http->is_final = true;
+    return ot_fail(OT_E_IO,
+                   "the proxy wants a login (HTTP %d): http_proxy and https_proxy take "
+                   "http://USER:PASSWORD@HOST:PORT",
+                   PROXY_LOGIN);
+}
+
+/* The error of a transfer that failed with a CURLcode. */
+static int explain_transfer(struct ot_http *http, int code) {
+    char host[OT_HTTP_ORIGIN_BYTES], cure[200] = "";
+    const char *variable = http->site->certificates_variable;
+    const char *why = http->error[0] ? http->error : http->curl->easy_strerror(code);
+    ot_utf8_keep_line(http->error);
+    if (code == OT_CURL_NO_CERTIFICATES && variable)
+        snprintf(cure, sizeof cure, "; %s names these certificates", variable);
+    else if (code == OT_CURL_BAD_CERTIFICATE)
+        snprintf(cure, sizeof cure,
+                 "; if a proxy or a server of your own has this certificate, let %s name its CA",
+                 variable ? variable : "SSL_CERT_FILE");
+    return ot_fail(OT_E_IO, "%s: %.200s%s", ot_url_host(http->answer->url, host), why, cure);
+}
+
 /* One request without redirects. */
 static int transfer(struct ot_http *http) {
     const struct ot_http_request *r = http->request;
-    char range[64], host[OT_HTTP_ORIGIN_BYTES];
+    char range[64];
     void *headers;
     OT_TRY(make_headers(http, &headers));
     forget_answer(http);
@@ -260,20 +303,20 @@ static int transfer(struct ot_http *http) {
     if (r->first != 0 || r->last != 0)
         http->curl->easy_setopt(http->easy, OT_CURL_RANGE, range);
     int code = transfer_without_pipe_signal(http);
-    http->answer->status = status_of(http);
+    http->answer->status = status_of(http, OT_CURL_RESPONSE_CODE);
+    int tunnel = status_of(http, OT_CURL_CONNECT_CODE);
     http->curl->easy_reset(http->easy);
     http->curl->slist_free_all(headers);
     if (http->answer->status > 0)
         atomic_store(&http->site->answered, true);
-    http->is_final = is_final(http, code);
+    http->is_final = is_final(http, code, tunnel);
+    if (tunnel == PROXY_LOGIN || http->answer->status == PROXY_LOGIN)
+        return fail_login(http);
     if (code == OT_CURL_OK || (http->is_enough && code == OT_CURL_WRITE_ERROR))
         return 0;
-    ot_url_host(http->answer->url, host);
     if (atomic_load(&http->site->stop))
         return ot_fail(OT_E_IO, "the download was stopped");
-    const char *why = http->error[0] ? http->error : http->curl->easy_strerror(code);
-    ot_utf8_keep_line(http->error);
-    return ot_fail(OT_E_IO, "%s: %s", ot_url_host(http->answer->url, host), why);
+    return explain_transfer(http, code);
 }
 
 static bool is_redirect(int status) {

@@ -1,7 +1,8 @@
 /* HTTP: one request at a time, over libcurl.
  *
  * libcurl is opened at run time: the program neither needs it to build nor to start. Its environment holds
- * too: http_proxy, https_proxy and no_proxy name proxies.
+ * too: http_proxy, https_proxy and no_proxy name proxies. It has certificates of its own system, unless the
+ * site names others.
  *
  * Redirects are followed here and not by libcurl, because the token may go to one origin only: that of the
  * site (scheme, host and port). Each request is checked again, so a redirect to another host goes without
@@ -16,6 +17,7 @@
 #ifndef OT_HUB_HTTP_H
 #define OT_HUB_HTTP_H
 
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,6 +35,8 @@ enum {
 struct ot_http_site {
     char origin[OT_HTTP_ORIGIN_BYTES]; /* the only origin that gets the token; "": none gets it */
     char token[OT_HTTP_TOKEN_BYTES];   /* "": none */
+    char certificates[PATH_MAX];       /* a file or a folder of CAs, in place of libcurl's; "": libcurl's */
+    const char *certificates_variable; /* the environment variable that names them */
     double timeout;                    /* seconds */
     double first_pause;                /* seconds before the first retry; each later pause is twice as long */
     atomic_bool answered;              /* an answer has come */

@@ -22,6 +22,8 @@ enum { MOST_LIST_BYTES = 64 << 20, MOST_INDEX_BYTES = 64 << 20, MOST_SHARDS = 10
 static const char config_name[] = "config.json";
 static const char weights_name[] = "model.safetensors", weights_index[] = "model.safetensors.index.json";
 static const char torch_name[] = "pytorch_model.bin", torch_index[] = "pytorch_model.bin.index.json";
+static const char adapter_config[] = "adapter_config.json";
+static const char adapter_name[] = "adapter_model.safetensors", adapter_torch[] = "adapter_model.bin";
 
 /* What the program reads of a model besides its weights, in this order. The last one alone is in a folder. */
 static const char tool_template[] = "additional_chat_templates/tool_use.jinja";
@@ -348,10 +350,14 @@ static int get_files(struct repository *r, const struct list *wanted) {
 
 /* ---- a model ---- */
 
-static int choose_small(const struct repository *r, struct list *wanted) {
-    for (size_t i = 0; i < sizeof small_names / sizeof *small_names; i++)
-        if (list_has(&r->offered, small_names[i]))
-            OT_TRY(list_add(wanted, small_names[i]));
+/* Adapters have a config of their own. A config.json beside it is of their base, or of another model. */
+static int choose_small(const struct repository *r, enum ot_hub_part part, struct list *wanted) {
+    for (size_t i = 0; i < sizeof small_names / sizeof *small_names; i++) {
+        const char *name =
+            part == OT_HUB_ADAPTERS && small_names[i] == config_name ? adapter_config : small_names[i];
+        if (list_has(&r->offered, name))
+            OT_TRY(list_add(wanted, name));
+    }
     return 0;
 }
 
@@ -364,13 +370,30 @@ static int not_a_model(const struct repository *r) {
                            "%s: has GGUF files and no %s: choose one, such as --model hf://%s/%.100s",
                            r->name->id, config_name, r->name->id, name);
     }
-    if (list_has(&r->offered, "adapter_config.json"))
-        return ot_fail(OT_E_INPUT,
-                       "%s: holds adapters, not a model: get them with 'hf download %s --local-dir DIR', and "
-                       "give --adapter DIR",
-                       r->name->id, r->name->id);
+    if (list_has(&r->offered, adapter_config))
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: holds adapters, not a model: give them with --adapter, and their base with --model",
+            r->name->id);
     return ot_fail(OT_E_INPUT, "%s: has no %s, so it is not a model of transformers", r->name->id,
                    config_name);
+}
+
+static int no_adapters(const struct repository *r) {
+    return ot_fail(OT_E_INPUT,
+                   list_has(&r->offered, config_name)
+                       ? "%s: holds a model, not adapters (it has no %s): give it with --model"
+                       : "%s: has no %s, so it holds no adapters of PEFT",
+                   r->name->id, adapter_config);
+}
+
+static int choose_adapters(const struct repository *r, struct list *wanted) {
+    const char *name = list_has(&r->offered, adapter_name)    ? adapter_name
+                       : list_has(&r->offered, adapter_torch) ? adapter_torch
+                                                              : NULL;
+    return name ? list_add(wanted, name)
+                : ot_fail(OT_E_INPUT, "%s: has no weights of adapters: neither %s nor %s", r->name->id,
+                          adapter_name, adapter_torch);
 }
 
 /* The files of the weights: one, or those of an index, which is downloaded first. */
@@ -404,14 +427,17 @@ static int get_model(struct repository *r, enum ot_hub_part part, char snapshot[
     OT_TRY(ask_list(r));
     if (snprintf(snapshot, PATH_MAX, "%s/snapshots/%s", r->path, r->commit) > 3000)
         return ot_fail(OT_E_IO, "%.200s: this path is too long for a cache; set HF_HUB_CACHE", r->path);
-    if (!list_has(&r->offered, config_name))
+    if (part == OT_HUB_ADAPTERS && !list_has(&r->offered, adapter_config))
+        return no_adapters(r);
+    if (part != OT_HUB_ADAPTERS && !list_has(&r->offered, config_name))
         return not_a_model(r);
-    OT_TRY_GOTO(choose_small(r, &small), rc, out);
+    OT_TRY_GOTO(choose_small(r, part, &small), rc, out);
     OT_TRY_GOTO(get_files(r, &small), rc, out);
-    if (part == OT_HUB_WEIGHTS) {
+    if (part == OT_HUB_WEIGHTS)
         OT_TRY_GOTO(choose_weights(r, snapshot, &weights), rc, out);
-        OT_TRY_GOTO(get_files(r, &weights), rc, out);
-    }
+    else if (part == OT_HUB_ADAPTERS)
+        OT_TRY_GOTO(choose_adapters(r, &weights), rc, out);
+    OT_TRY_GOTO(get_files(r, &weights), rc, out);
     rc = ot_hub_cache_put_ref(r->path, r->name->revision, r->commit);
 out:
     list_free(&small);

@@ -3,7 +3,7 @@
  * What is here already is used without asking anybody; only what is missing is downloaded, into the cache
  * that huggingface_hub and transformers use too (cache.h). Each finds what the other got.
  *
- *     hub.c      a model: its commit, its files, which of them are needed; a file of a dataset
+ *     hub.c      a model or adapters: the commit, the files, which of them are needed; a file of a dataset
  *     url_file.c a file of any https server
  *     site.c     the endpoint, the token, and why the hub refuses: gated, private, missing, limits
  *     name.h     names, and which are safe        cache.h    folders, links, locks
@@ -35,11 +35,13 @@
 enum ot_hub_part {
     OT_HUB_SMALL_FILES, /* config, tokenizer, chat template */
     OT_HUB_WEIGHTS,     /* and the weights */
+    OT_HUB_ADAPTERS,    /* adapters of PEFT: config, weights, tokenizer, chat template */
 };
 
 /* Gets what is missing of a revision's newest commit, and writes the folder of the snapshot. Always asks
- * the hub. received: may be NULL; counts the bytes. Errors: OT_E_INPUT (no such model, no access, a hash
- * is wrong; the sentence has the cure), OT_E_IO (no network, no libcurl, no space), OT_E_BUDGET. */
+ * the hub. received: may be NULL; counts the bytes. Errors: OT_E_INPUT (no such model, adapters in place of a
+ * model or a model in place of adapters, no access, a hash is wrong; the sentence has the cure), OT_E_IO (no
+ * network, no libcurl, no space), OT_E_BUDGET. */
 int ot_hub_get_model(const struct ot_hub_name *name, enum ot_hub_part part, int64_t *received,
                      char snapshot[PATH_MAX]);
 /* True if the cache has the file (ot_hub_name_parse_url) for its revision; then its path. */

@@ -56,10 +56,30 @@ static double read_timeout(void) {
     return seconds > 0 && seconds < 1e6 ? seconds : default_timeout;
 }
 
+/* The first variable counts, as in requests (the first two) and httpx (the last), which huggingface_hub used
+ * one after the other. */
+static int find_certificates(struct ot_http_site *http) {
+    static const char *const variables[] = {"REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables && !http->certificates[0]; i++) {
+        const char *path = getenv(variables[i]);
+        if (!path || !*path)
+            continue;
+        if (strlen(path) >= sizeof http->certificates || access(path, R_OK) != 0)
+            return ot_fail(OT_E_USAGE,
+                           "%s: %.200s cannot be read: unset it, or let it name a file of certificates (PEM)",
+                           variables[i], path);
+        snprintf(http->certificates, sizeof http->certificates, "%s", path);
+        http->certificates_variable = variables[i];
+    }
+    return 0;
+}
+
 int ot_hub_site_open(struct ot_hub_site *site) {
     const char *given = getenv("HF_ENDPOINT");
     memset(site, 0, sizeof *site);
-    ot_hub_site_open_other(&site->http);
+    site->http.timeout = read_timeout();
+    site->http.first_pause = site->http.timeout / 20; /* half a second by default */
+    OT_TRY(find_certificates(&site->http));
     const char *endpoint = given && *given ? given : "https://huggingface.co";
     size_t bytes = strlen(endpoint);
     while (bytes > 0 && endpoint[bytes - 1] == '/')
@@ -70,12 +90,6 @@ int ot_hub_site_open(struct ot_hub_site *site) {
                        "HF_ENDPOINT: not the address of a server, such as https://huggingface.co");
     snprintf(site->endpoint, sizeof site->endpoint, "%.*s", (int)bytes, endpoint);
     return read_token(site->http.token);
-}
-
-void ot_hub_site_open_other(struct ot_http_site *http) {
-    memset(http, 0, sizeof *http);
-    http->timeout = read_timeout();
-    http->first_pause = http->timeout / 20; /* half a second by default */
 }
 
 /* ---- URLs ---- */

@@ -10,11 +10,10 @@ struct ot_hub_site {
     char endpoint[OT_HTTP_ORIGIN_BYTES]; /* without a slash at its end; it may have a path */
 };
 
-/* Reads HF_ENDPOINT, HF_TOKEN, the token's file, and HF_HUB_DOWNLOAD_TIMEOUT. Errors: OT_E_USAGE: a variable
- * has a wrong form. */
+/* Reads HF_ENDPOINT, HF_TOKEN, the token's file, HF_HUB_DOWNLOAD_TIMEOUT, and the variables by which Python's
+ * requests and httpx find certificates. Errors: OT_E_USAGE: a variable has a wrong form, or names a file that
+ * is missing. */
 int ot_hub_site_open(struct ot_hub_site *site);
-/* A site without a token, for other servers. */
-void ot_hub_site_open_other(struct ot_http_site *http);
 
 /* "ENDPOINT/api/models/ORG/NAME/revision/REVISION" and "ENDPOINT/[datasets/]ORG/NAME/resolve/REVISION/FILE".
  * False: too long. */

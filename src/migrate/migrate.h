@@ -58,7 +58,7 @@ struct ot_migrate_request {
     const char *files[OT_PROGRAM_COUNT]; /* paths; of DeepSpeed also base64; NULL: none. At most one is not
                                             DeepSpeed's; it may name a ds_config itself */
     int64_t seq_len;                     /* that the user gives elsewhere; 0: not given */
-    int64_t ranks;                       /* the same; 0 counts as 1 */
+    int64_t ranks;                       /* of the run; 0: nobody says it elsewhere, so the files may */
 };
 
 /* Reads the files. Refused keys are rows, not errors. Call ot_migration_close in any case. Errors: OT_E_INPUT

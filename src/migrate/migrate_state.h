@@ -29,7 +29,8 @@ struct ot_migrating {
     const struct ot_json *deepspeed_tree;
     struct ot_migrate_step {
         int64_t total, micro,
-            times; /* sequences of a step; of a GPU at once; how often. 0: no file says it */
+            times;     /* sequences of a step; of a GPU at once; how often. 0: no file says it */
+        int64_t ranks; /* GPUs whose sequences `total` counts; 0: a file says `total` itself */
     } step;
 
     struct ot_migrate_part *parts;

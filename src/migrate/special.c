@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 #include "src/base/text.h"
+#include "src/base/units.h"
 #include "src/migrate/migrate_state.h"
 
 static const double most_step_tokens = 1e9; /* of --tokens-per-step */
@@ -12,15 +14,16 @@ enum { DEFAULT_SEQ_LEN = 2048, DATASETS_MAX_BYTES = 16 << 20 };
 
 /* ---- the size of a step ---- */
 
-/* The names of the sizes: all sequences of a step; those of a GPU at once; how often. */
+/* The names of the sizes: all sequences of a step; those of a GPU at once; how often; the number of GPUs. */
 static const struct {
-    const char *total, *micro, *times;
+    const char *total, *micro, *times, *ranks;
 } batch_keys[OT_PROGRAM_COUNT] = {
     [OT_PROGRAM_DEEPSPEED] = {"train_batch_size", "train_micro_batch_size_per_gpu",
-                              "gradient_accumulation_steps"},
-    [OT_PROGRAM_TRAINER] = {NULL, "per_device_train_batch_size", "gradient_accumulation_steps"},
-    [OT_PROGRAM_LLAMAFACTORY] = {NULL, "per_device_train_batch_size", "gradient_accumulation_steps"},
-    [OT_PROGRAM_AXOLOTL] = {"batch_size", "micro_batch_size", "gradient_accumulation_steps"},
+                              "gradient_accumulation_steps", NULL},
+    [OT_PROGRAM_TRAINER] = {NULL, "per_device_train_batch_size", "gradient_accumulation_steps", "n_gpu"},
+    [OT_PROGRAM_LLAMAFACTORY] = {NULL, "per_device_train_batch_size", "gradient_accumulation_steps",
+                                 "ray_num_workers"},
+    [OT_PROGRAM_AXOLOTL] = {"batch_size", "micro_batch_size", "gradient_accumulation_steps", "world_size"},
 };
 
 /* Each of these keys has a row, whose value ot_migrate_finish_step finds. */
@@ -48,6 +51,19 @@ static int64_t read_size(struct ot_migrating *m, const char *key) {
     return is_size ? (int64_t)number : 0;
 }
 
+/* The GPUs whose sequences are in a step: those of the run, else those that the file tells. */
+static int64_t find_ranks(struct ot_migrating *m) {
+    int64_t told = read_size(m, batch_keys[m->program].ranks);
+    return m->request->ranks > 0 ? m->request->ranks : ot_max(told, 1);
+}
+
+static int call_ranks(struct ot_migrating *m, const struct ot_migrate_key *key) {
+    bool counts = m->request->ranks == 0 && read_size(m, batch_keys[m->program].ranks) > 0;
+    return ot_migrate_add_row(m, key, counts ? OT_MIGRATE_USED : OT_MIGRATE_IGNORED,
+                              counts ? "the tokens of a step are those of so many GPUs; --gpus starts them"
+                                     : "--gpus or the launcher says how many GPUs there are");
+}
+
 /* The rows of the step that this file has become refusals. */
 static int refuse_step(struct ot_migrating *m, const char *why) {
     if (!why)
@@ -62,9 +78,15 @@ static int refuse_step(struct ot_migrating *m, const char *why) {
     return 0;
 }
 
-/* Beside a file of the Trainer, each size of a ds_config must be the Trainer's, as the Trainer wants it. */
+/* Beside a file of the Trainer, each size of a ds_config must be the Trainer's, as the Trainer wants it. If
+ * nobody says how many GPUs there are, train_batch_size of the ds_config does. */
 static int compare_step(struct ot_migrating *m, const struct ot_migrate_step *step) {
-    const struct ot_migrate_step *of = &m->step;
+    struct ot_migrate_step *of = &m->step;
+    int64_t of_gpu = of->micro * of->times;
+    if (m->request->ranks == 0 && of->ranks == 1 && step->total > 0 && step->total % of_gpu == 0) {
+        of->total = step->total;
+        of->ranks = step->total / of_gpu;
+    }
     const int64_t ours[] = {step->total, step->micro, step->times};
     const int64_t theirs[] = {of->total, of->micro, of->times};
     const char *const names[] = {batch_keys[m->program].total, batch_keys[m->program].micro,
@@ -72,16 +94,19 @@ static int compare_step(struct ot_migrating *m, const struct ot_migrate_step *st
     for (size_t i = 0; i < 3; i++)
         if (ours[i] > 0 && ours[i] != theirs[i])
             return refuse_step(
-                m, ot_migrate_format(m, "%s is %lld, and %lld in %s; set it to \"auto\", or remove it",
-                                     names[i], (long long)ours[i], (long long)theirs[i], m->trainer));
+                m, ot_migrate_format(m, "%s is %lld, and %lld in %s%s; set it to \"auto\", or remove it",
+                                     names[i], (long long)ours[i], (long long)theirs[i], m->trainer,
+                                     i == 0 ? ot_migrate_format(m, " with %lld GPU%s", (long long)of->ranks,
+                                                                ot_plural(of->ranks))
+                                            : ""));
     return 0;
 }
 
 int ot_migrate_find_step(struct ot_migrating *m) {
-    int64_t ranks = m->request->ranks > 0 ? m->request->ranks : 1;
-    struct ot_migrate_step step = {read_size(m, batch_keys[m->program].total),
-                                   read_size(m, batch_keys[m->program].micro),
-                                   read_size(m, batch_keys[m->program].times)};
+    int64_t ranks = find_ranks(m);
+    struct ot_migrate_step step = {.total = read_size(m, batch_keys[m->program].total),
+                                   .micro = read_size(m, batch_keys[m->program].micro),
+                                   .times = read_size(m, batch_keys[m->program].times)};
     if (m->step.total > 0)
         return compare_step(m, &step);
     if (step.total > 0 && step.micro > 0 && step.times > 0 && step.total % (step.micro * step.times) != 0)
@@ -94,6 +119,7 @@ int ot_migrate_find_step(struct ot_migrating *m) {
     double total = (double)step.micro * (double)step.times * (double)ranks;
     if (!step.total && total > most_step_tokens)
         return refuse_step(m, "a step would have more than 1e9 sequences");
+    step.ranks = step.total ? 0 : ranks;
     step.total = step.total ? step.total : (int64_t)total;
     m->step = step;
     return 0;
@@ -116,16 +142,18 @@ static int find_seq_len(struct ot_migrating *m, int64_t *out) {
 }
 
 int ot_migrate_finish_step(struct ot_migrating *m) {
-    int64_t seq_len, ranks = m->request->ranks > 0 ? m->request->ranks : 1;
+    int64_t seq_len;
     struct ot_migration *out = m->out;
     if (m->step.total == 0)
         return 0;
     OT_TRY(find_seq_len(m, &seq_len));
     double tokens = (double)m->step.total * (double)seq_len;
     const char *value = ot_migrate_format(m, "%.0f", tokens);
-    const char *text =
-        ot_migrate_format(m, "%lld sequences of %lld, with %lld GPU%s", (long long)m->step.total,
-                          (long long)seq_len, (long long)ranks, ranks == 1 ? "" : "s");
+    const char *gpus = m->step.ranks ? ot_migrate_format(m, ", with %lld GPU%s", (long long)m->step.ranks,
+                                                         ot_plural(m->step.ranks))
+                                     : ", whatever the number of GPUs";
+    const char *text = ot_migrate_format(m, "%lld sequences of %lld%s", (long long)m->step.total,
+                                         (long long)seq_len, gpus ? gpus : "");
     const struct ot_migrate_row *first = NULL;
     for (size_t i = 0; i < out->n_rows; i++) {
         struct ot_migrate_row *row = &out->rows[i];
@@ -367,6 +395,7 @@ static const struct {
     int (*call)(struct ot_migrating *m, const struct ot_migrate_key *key);
 } functions[] = {
     {"batch", call_batch},
+    {"ranks", call_ranks},
     {"betas", call_betas},
     {"deepspeed", call_deepspeed},
     {"datasets", call_datasets_train},

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/comm/world.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/memory.h"
@@ -134,17 +133,14 @@ static int refuse(const struct ot_migration *migration) {
 }
 
 void ot_options_migrate_request(const struct ot_options *options, struct ot_migrate_request *out) {
-    int64_t gpus = options->gpus ? strtoll(options->gpus, NULL, 10) : 1; /* all: 0 */
     *out = (struct ot_migrate_request){.files = {[OT_PROGRAM_DEEPSPEED] = options->deepspeed,
                                                  [OT_PROGRAM_TRAINER] = options->hf_args,
                                                  [OT_PROGRAM_LLAMAFACTORY] = options->llamafactory,
                                                  [OT_PROGRAM_AXOLOTL] = options->axolotl},
-                                       .seq_len = options->seq_len,
-                                       .ranks = (gpus > 0 && gpus <= OT_MAX_RANKS ? gpus : 1) *
-                                                (options->nodes > 0 ? options->nodes : 1)};
+                                       .seq_len = options->seq_len};
 }
 
-int ot_options_take_files(struct ot_options *options) {
+int ot_options_take_files(struct ot_options *options, ot_rank_counter count) {
     static const char *const names[OT_PROGRAM_COUNT] = {"deepspeed", "hf-args", "llamafactory", "axolotl"};
     struct ot_migrate_request request;
     int other = 0; /* the program whose file is read beside a ds_config; 0: none */
@@ -157,6 +153,9 @@ int ot_options_take_files(struct ot_options *options) {
     }
     if (!other && !request.files[OT_PROGRAM_DEEPSPEED])
         return 0;
+    int ranks = 0;
+    OT_TRY(count ? count(options, &ranks) : 0);
+    request.ranks = ranks;
     OT_TRY(ot_migrate(&request, &options->migration));
     OT_TRY(ot_options_take_migration(options, &options->migration));
     return refuse(&options->migration);
@@ -177,7 +176,7 @@ static void note_file(const struct ot_migration *migration, const char *file) {
     ot_log(OT_LOG_INFO,
            "from    %s · %zu keys used, %zu ignored, %zu overruled · offload-train migrate shows each", file,
            used, ignored, overruled);
-    bool step_is_said = false; /* it says for how many GPUs: a launcher may start more */
+    bool step_is_said = false; /* it says for how many GPUs */
     for (size_t i = 0; i < migration->n_rows; i++) {
         const struct ot_migrate_row *row = &migration->rows[i];
         if (row->file != file)

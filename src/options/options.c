@@ -361,6 +361,10 @@ void ot_options_reset(struct ot_options *options, enum ot_command command) {
 }
 
 int ot_options_parse(int argc, char *const *argv, struct ot_options *out) {
+    return ot_options_parse_ranked(argc, argv, NULL, out);
+}
+
+int ot_options_parse_ranked(int argc, char *const *argv, ot_rank_counter count, struct ot_options *out) {
     ot_options_reset(out, OT_COMMAND_TRAIN);
     int skipped = argc > 0 && is_of_launcher(argv[0]) ? 1 : 0;
     OT_TRY(take_command_line(argc - skipped, argv + skipped, out));
@@ -369,7 +373,7 @@ int ot_options_parse(int argc, char *const *argv, struct ot_options *out) {
     if (out->config)
         OT_TRY(take_config(out));
     if (out->command == OT_COMMAND_TRAIN)
-        OT_TRY(ot_options_take_files(out));
+        OT_TRY(ot_options_take_files(out, count));
     OT_TRY(ot_resume_with_parse(out));
     OT_TRY(ot_options_check(out));
     note_repeated(out);

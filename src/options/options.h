@@ -381,6 +381,11 @@ struct ot_options {
  * would have no effect. Logs which options are given more than once. Stops at --help and --version. Errors:
  * OT_E_USAGE, or the error of the config file. Call ot_options_free on `out` also after an error. */
 int ot_options_parse(int argc, char *const *argv, struct ot_options *out);
+/* Finds the number of ranks of the run that the options are for; 0: nobody says it, so there is one. */
+typedef int (*ot_rank_counter)(const struct ot_options *options, int *ranks);
+/* The same. The files of other programs count their batches with the ranks that `count` finds. Errors: also
+ * those of count. */
+int ot_options_parse_ranked(int argc, char *const *argv, ot_rank_counter count, struct ot_options *out);
 /* After ot_options_parse has failed: takes the options that say which rank this process is, wherever they are
  * among the words, and ignores all that is wrong. */
 void ot_options_find_rank(int argc, char *const *argv, struct ot_options *out);
@@ -417,9 +422,10 @@ void ot_options_note_migration(const struct ot_options *options);
 /* ---- for the files of src/options, resuming, bench and migrate ---- */
 
 /* Reads the files of other programs that the options name into options->migration, and takes its settings.
- * Errors: of ot_migrate; OT_E_USAGE: a key is refused. */
-int ot_options_take_files(struct ot_options *options);
-/* Makes the request for ot_migrate from the options: files, the length of a sequence, the number of ranks. */
+ * count: NULL: nobody says how many ranks there are. Errors: of ot_migrate, of count; OT_E_USAGE: a key is
+ * refused. */
+int ot_options_take_files(struct ot_options *options, ot_rank_counter count);
+/* Makes the request for ot_migrate from the options: files, the length of a sequence. */
 void ot_options_migrate_request(const struct ot_options *options, struct ot_migrate_request *out);
 /* Takes the settings of a migration that the user does not give elsewhere. A value that its option refuses
  * makes its row a refusal. Marks rows that the user overrules. Errors: OT_E_BUDGET. */

@@ -266,7 +266,9 @@ static int check_required(const struct ot_options *options) {
         OT_TRY(require_dir(options));
         return options->runs.n > 1 ? require(options, "out", "runs.html") : 0;
     case OT_COMMAND_DOWNLOAD:
-        return ot_options_given(options, "data") ? 0 : require(options, "model", "Qwen/Qwen3-8B");
+        return ot_options_given(options, "data") || ot_options_given(options, "adapter")
+                   ? 0
+                   : require(options, "model", "Qwen/Qwen3-8B");
     case OT_COMMAND_MIGRATE:
         return options->deepspeed || options->hf_args || options->llamafactory || options->axolotl
                    ? 0

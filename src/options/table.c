@@ -62,7 +62,7 @@ static const struct ot_option table[] = {
     {"rope-scaling", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(rope_scaling), MODELS | PLAN | BENCH,
      .argument = "TYPE:N", .on_resume = OT_RESUME_SAME,
      .elsewhere = "rope-scaling-type rope-factor rope-scaling-factor rope-freq-scale yarn-orig-ctx"},
-    {"adapter", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(adapter), MODELS, .argument = "DIR",
+    {"adapter", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(adapter), MODELS, .argument = "DIR|NAME",
      .on_resume = OT_RESUME_SAME,
      .elsewhere = "adapter-name-or-path lora-path adapters lora-modules peft-model"},
     {"base-type", OT_OPTION_CHOICE, OT_SECTION_INPUT, FIELD(base_type), MODELS | PLAN | BENCH,
@@ -481,7 +481,7 @@ static const struct ot_option table[] = {
      .chosen = "the run's --tokenizer, if it had one", .elsewhere = "tokenizer-path tokenizer-file"},
     {"model", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(model), MERGE, .argument = "BASE",
      .elsewhere = "model-name-or-path base-model pretrained base"},
-    {"adapter", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(adapter), MERGE, .argument = "DIR",
+    {"adapter", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(adapter), MERGE, .argument = "DIR|NAME",
      .elsewhere = "adapter-name-or-path lora-path adapters lora peft-model"},
     {"out", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(out), MERGE, .argument = "MODEL",
      .elsewhere = "output output-dir save-dir export-dir"},
@@ -499,6 +499,8 @@ static const struct ot_option table[] = {
     /* ---- download ---- */
     {"model", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(model), DOWNLOAD, .argument = "ORG/NAME[@REVISION]",
      .elsewhere = "model-name-or-path repo-id repo"},
+    {"adapter", OT_OPTION_TEXT, OT_SECTION_INPUT, FIELD(adapter), DOWNLOAD, .argument = "ORG/NAME[@REVISION]",
+     .elsewhere = "adapter-name-or-path lora-path adapters lora peft-model"},
     {"data", OT_OPTION_TEXTS, OT_SECTION_INPUT, FIELD(data), DOWNLOAD, .argument = "URL",
      .elsewhere = "dataset train-data"},
 

@@ -14,7 +14,7 @@ enum { RUN_MAX_BYTES = 1 << 20 };
 /* Reads the options that the training run recorded beside its model. */
 static int read_run(struct ot_session *s) {
     char path[PATH_MAX];
-    const char *adapter = s->options->adapter;
+    const char *adapter = s->model.resolved.adapter;
     int n = snprintf(path, sizeof path, "%s/run.json", adapter ? adapter : ot_model_dir_path(s->model.dir));
     if (n < 0 || (size_t)n >= sizeof path || access(path, F_OK) != 0)
         return 0;

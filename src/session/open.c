@@ -10,6 +10,7 @@
 
 #include "models/selection.h"
 #include "src/base/error.h"
+#include "src/base/log.h"
 #include "src/base/signals.h"
 #include "src/base/thread.h"
 #include "src/files/adapter_config.h"
@@ -44,7 +45,7 @@ static int take_lora(struct ot_session *s, const char *path) {
                  : ot_fail(OT_E_USAGE,
                            "--lora %.200s and --adapter %s contradict each other: these adapters are %.200s; "
                            "leave out --lora, or change only its dropout and lr-ratio",
-                           o->lora, path, s->model.lora);
+                           o->lora, o->adapter, s->model.lora);
 }
 
 /* The tensors of the base that the directory holds, as patterns of --train. NULL: there are none. */
@@ -93,10 +94,17 @@ static void take_tokens(struct ot_session *s) {
  * no tokens. */
 static int take_tokens_again(struct ot_session *s) {
     char path[PATH_MAX];
-    int n = snprintf(path, sizeof path, "%s/" OT_ADAPTER_CONFIG_NAME, s->options->adapter);
+    const char *dir = s->model.resolved.adapter;
+    if (!dir && ot_adapter_obtain(s->options->adapter, &s->model.resolved) < 0) {
+        ot_log(OT_LOG_INFO, "note    the adapters are taken from the checkpoint alone: %.300s",
+               ot_error_text());
+        return 0;
+    }
+    dir = s->model.resolved.adapter;
+    int n = snprintf(path, sizeof path, "%s/" OT_ADAPTER_CONFIG_NAME, dir);
     if (n >= (int)sizeof path || access(path, F_OK) != 0)
         return 0;
-    OT_TRY(ot_model_dir_add_adapter_tokens(s->model.dir, s->options->adapter));
+    OT_TRY(ot_model_dir_add_adapter_tokens(s->model.dir, dir));
     take_tokens(s);
     return 0;
 }
@@ -120,17 +128,20 @@ static int session_open_adapter(struct ot_session *s) {
     if (!s->model.dir || o->init == OT_CHOICE_INIT_RANDOM)
         return ot_fail(OT_E_USAGE, "--adapter %s needs the weights of its base, and --init random has none",
                        o->adapter);
-    OT_TRY(ot_model_dir_add_adapter(s->model.dir, o->adapter));
+    if (!named)
+        OT_TRY(ot_adapter_obtain(o->adapter, &s->model.resolved));
+    const char *dir = s->model.resolved.adapter;
+    OT_TRY(ot_model_dir_add_adapter(s->model.dir, dir));
     if (o->command == OT_COMMAND_TRAIN || o->command == OT_COMMAND_EXPORT)
         OT_TRY(ot_model_dir_check_base_layers(s->model.dir));
     take_tokens(s);
-    OT_TRY(ot_adapter_config_check_saved(o->adapter, s->model.dir));
-    OT_TRY(take_lora(s, o->adapter));
+    OT_TRY(ot_adapter_config_check_saved(dir, s->model.dir));
+    OT_TRY(take_lora(s, dir));
     /* An export writes the modules. A base type encodes only tensors that the adapters' run froze, so not the
      * modules. */
     bool needs_modules =
         o->command == OT_COMMAND_TRAIN || o->command == OT_COMMAND_EXPORT || o->base_type != OT_BASE_AUTO;
-    return needs_modules ? take_modules(s, o->adapter) : 0;
+    return needs_modules ? take_modules(s, dir) : 0;
 }
 
 /* ---- the matrices to encode ---- */
@@ -216,9 +227,10 @@ static int find_tokenizer(struct ot_session *s) {
     bool is_resized = s->model.dir && ot_model_dir_is_resized(s->model.dir);
     if (!path && s->model.dir && !is_resized)
         path = ot_model_dir_facts(s->model.dir)->tokenizer_path;
-    if (!path && s->model.dir && s->options->adapter) { /* a base without one was trained with --tokenizer */
+    const char *adapter = s->model.resolved.adapter;
+    if (!path && s->model.dir && adapter) { /* a base without one was trained with --tokenizer */
         char of_adapter[PATH_MAX];
-        int n = snprintf(of_adapter, sizeof of_adapter, "%s/tokenizer.json", s->options->adapter);
+        int n = snprintf(of_adapter, sizeof of_adapter, "%s/tokenizer.json", adapter);
         s->text.tokenizer_is_of_adapter = n < (int)sizeof of_adapter && access(of_adapter, F_OK) == 0;
         if (s->text.tokenizer_is_of_adapter)
             return take_json(s, of_adapter);

@@ -20,7 +20,7 @@
 
 /* The word cache: short words are looked up before the model encodes them.
  *
- * An entry has 64 bytes, and a hash has one entry: a new word replaces the word before it. Each scratch has
+ * An entry has 64 bytes, and a hash has two: a new word replaces the older one. Each scratch has
  * its own cache, so no locks are used. BPE also keeps runs of symbols of longer words in it.
  */
 
@@ -49,11 +49,17 @@ static inline struct ot_cache_entry *ot_word_entry(struct ot_scratch *scratch, c
     uint64_t h = (key[0] ^ n) * 0x9e3779b97f4a7c15u;
     h = (h ^ h >> 32 ^ key[1]) * 0xff51afd7ed558ccdu;
     h = (h ^ h >> 32 ^ key[2]) * 0x9e3779b97f4a7c15u;
-    return &scratch->cache[h >> 40 & (OT_CACHE_SLOTS - 1)];
+    return &scratch->cache[h >> 40 & (OT_CACHE_SLOTS - 2)];
 }
 
-static inline bool ot_word_is(const struct ot_cache_entry *entry, const uint64_t key[3], size_t n) {
+static inline bool is_word(const struct ot_cache_entry *entry, const uint64_t key[3], size_t n) {
     return entry->bytes == n && memcmp(entry->key, key, sizeof entry->key) == 0;
+}
+
+/* The one of the two entries that has the word; NULL: none. */
+static inline const struct ot_cache_entry *ot_word_find(const struct ot_cache_entry *entries,
+                                                        const uint64_t key[3], size_t n) {
+    return is_word(entries, key, n) ? entries : is_word(entries + 1, key, n) ? entries + 1 : NULL;
 }
 
 /* Emits the tokens of an entry; `word` has their offsets. Errors: OT_E_BUDGET. */
@@ -65,11 +71,13 @@ static inline int ot_word_emit(struct ot_encoding *e, const struct ot_cache_entr
     return 0;
 }
 
-/* Stores n tokens in the entry, if they fit. Token i starts at byte begin[i] - origin of the word. */
+/* Stores n tokens in the first of the two entries, if they fit. Token i starts at byte begin[i] - origin of
+ * the word. */
 static inline void ot_word_store(struct ot_cache_entry *entry, const uint64_t key[3], size_t bytes,
                                  const int32_t *ids, const uint32_t *begin, uint32_t origin, size_t n) {
     if (n == 0 || n > OT_CACHE_TOKENS)
         return;
+    entry[1] = entry[0];
     memcpy(entry->key, key, sizeof entry->key);
     entry->bytes = (uint8_t)bytes;
     entry->n = (uint8_t)n;
@@ -112,10 +120,11 @@ static uint32_t rank_of(const struct ot_merges *merges, int32_t left, int32_t ri
     return m ? m->rank : none;
 }
 
-/* Merges, with a scan for the lowest rank after each merge. rank[i] is the rank of the pair (i, i + 1). */
-static void merge_by_scan(const struct ot_merges *merges, struct ot_symbols *s) {
+/* Merges, with a scan for the lowest rank after each merge. rank[i] is the rank of the pair (i, i + 1), which
+ * may be known. */
+static void merge_by_scan(const struct ot_merges *merges, bool has_ranks, struct ot_symbols *s) {
     size_t n = s->n;
-    for (size_t i = 0; i + 1 < n; i++)
+    for (size_t i = 0; i + 1 < n && !has_ranks; i++)
         s->rank[i] = rank_of(merges, s->ids[i], s->ids[i + 1]);
     while (n > 1) {
         uint32_t least = none;
@@ -211,11 +220,12 @@ static int merge_by_heap(const struct ot_merges *merges, struct ot_symbols *s) {
 /* ---- words ---- */
 
 /* Merges the symbols and emits them. */
-static int finish_run(struct ot_encoding *e, const struct ot_piece *piece) {
+static __attribute__((noinline)) int finish_run(struct ot_encoding *e, const struct ot_piece *piece,
+                                                bool has_ranks) {
     struct ot_symbols *s = &e->scratch->symbols;
     const struct ot_merges *merges = &e->t->bpe.merges;
     if (s->n <= SCAN_LIMIT)
-        merge_by_scan(merges, s);
+        merge_by_scan(merges, has_ranks, s);
     else
         OT_TRY(merge_by_heap(merges, s));
     for (size_t i = 0; i < s->n; i++)
@@ -223,26 +233,37 @@ static int finish_run(struct ot_encoding *e, const struct ot_piece *piece) {
     return 0;
 }
 
+typedef int put_symbols(struct word *w, size_t begin, size_t end);
+
+/* Emits the tokens of a run of n symbols, bytes [begin, end) of the piece. Calls `put` if they are needed and
+ * not in the scratch yet, with the ranks of their pairs; NULL: they are. */
+static int end_run(struct word *w, size_t n, size_t begin, size_t end, put_symbols *put) {
+    struct ot_symbols *s = &w->e->scratch->symbols;
+    bool is_cached = n >= 3 && w->cacheable && w->plain && end - begin <= OT_CACHE_KEY;
+    struct ot_piece run = ot_piece_slice(w->piece, begin, end);
+    struct ot_cache_entry *entry = NULL;
+    uint64_t key[3];
+    if (is_cached) {
+        ot_word_key(run.bytes, run.n, key);
+        entry = ot_word_entry(w->e->scratch, key, run.n);
+        const struct ot_cache_entry *found = ot_word_find(entry, key, run.n);
+        if (found)
+            return ot_word_emit(w->e, found, &run);
+    }
+    if (put)
+        OT_TRY(put(w, begin, end));
+    OT_TRY(finish_run(w->e, w->piece, put != NULL));
+    if (is_cached)
+        ot_word_store(entry, key, run.n, s->ids, s->begin, (uint32_t)begin, s->n);
+    s->n = 0;
+    return 0;
+}
+
 /* Ends the run of symbols before byte `end` of the piece, and emits its tokens. */
 static int cut(struct word *w, size_t end) {
     struct ot_symbols *s = &w->e->scratch->symbols;
-    int rc = 0;
-    size_t begin = s->n ? s->begin[0] : 0;
-    if (s->n < 3 || !w->cacheable || !w->plain || end - begin > OT_CACHE_KEY) {
-        rc = finish_run(w->e, w->piece);
-    } else {
-        struct ot_piece run = ot_piece_slice(w->piece, begin, end);
-        uint64_t key[3];
-        ot_word_key(run.bytes, run.n, key);
-        struct ot_cache_entry *entry = ot_word_entry(w->e->scratch, key, run.n);
-        if (ot_word_is(entry, key, run.n)) {
-            rc = ot_word_emit(w->e, entry, &run);
-        } else {
-            rc = finish_run(w->e, w->piece);
-            ot_word_store(entry, key, run.n, s->ids, s->begin, (uint32_t)begin, s->n);
-        }
-    }
-    s->n = 0;
+    int rc = s->n ? end_run(w, s->n, s->begin[0], end, NULL) : 0;
+    s->n = 0; /* also after an error, and where the cache had the run */
     w->plain = true;
     return rc;
 }
@@ -309,6 +330,99 @@ static int put_unknown(struct word *w, struct unknown *u, const char *text, size
     return 0;
 }
 
+/* ---- runs of common characters ---- */
+
+enum { UNCOMMON = -1, AT_END = -2 };
+
+/* The place of the character at byte i in the tables of common characters, or one of the above. The piece is
+ * valid UTF-8. */
+static inline int common_at(const struct ot_bpe *bpe, const struct ot_piece *piece, size_t i,
+                            size_t *length) {
+    const unsigned char *at = (const unsigned char *)piece->bytes + i;
+    *length = 1;
+    if (i >= piece->n)
+        return AT_END;
+    if (*at < 0x80)
+        return bpe->common[*at] >= 0 ? *at : UNCOMMON;
+    *length = 3;
+    return *at == 0xe2 && at[1] == 0x96 && at[2] == 0x81 && bpe->common[OT_COMMON - 1] >= 0 ? OT_COMMON - 1
+                                                                                            : UNCOMMON;
+}
+
+static int put_common(struct word *w, size_t begin, size_t end) {
+    const struct ot_bpe *bpe = &w->e->t->bpe;
+    struct ot_symbols *s = &w->e->scratch->symbols;
+    size_t length;
+    for (size_t i = begin, last = 0; i < end; i += length) {
+        int place = common_at(bpe, w->piece, i, &length);
+        if (s->n == s->capacity)
+            OT_TRY(grow(s));
+        if (i > begin)
+            s->rank[s->n - 1] = bpe->common_merges[last][place].rank;
+        last = (size_t)place;
+        s->ids[s->n] = bpe->common[place];
+        s->begin[s->n++] = (uint32_t)i;
+    }
+    w->last_is_special = false;
+    return 0;
+}
+
+/* Emits the run of two common characters at byte `begin`. */
+static int emit_two(struct word *w, unsigned first, unsigned second, size_t begin) {
+    const struct ot_bpe *bpe = &w->e->t->bpe;
+    const struct ot_common_merge *merge = &bpe->common_merges[first][second];
+    if (merge->rank != none)
+        return ot_emit(w->e->out, merge->id, ot_piece_start(w->piece, begin));
+    size_t behind = begin + (first == OT_COMMON - 1 ? 3 : 1);
+    OT_TRY(ot_emit(w->e->out, bpe->common[first], ot_piece_start(w->piece, begin)));
+    return ot_emit(w->e->out, bpe->common[second], ot_piece_start(w->piece, behind));
+}
+
+/* Emits the runs of common characters from byte `begin` on, where there are no symbols yet. If a character
+ * follows that is not common and may join the last run, this run becomes symbols instead. *end: behind what
+ * it has taken, at least one character. */
+static int take_common(struct word *w, size_t begin, size_t *end) {
+    const struct ot_bpe *bpe = &w->e->t->bpe;
+    const struct ot_piece *piece = w->piece;
+    size_t length, i = begin;
+    int place = common_at(bpe, piece, begin, &length);
+    while (place >= 0) {
+        size_t run = i, n = 0;
+        unsigned first = (unsigned)place, last, next;
+        do {
+            last = (unsigned)place;
+            i += length;
+            n++;
+            place = common_at(bpe, piece, i, &length);
+            next = (unsigned)place;
+        } while (place >= 0 && (bpe->common_pairs[last][next / 64] >> next % 64 & 1));
+        if (place == UNCOMMON) {
+            *end = i;
+            return put_common(w, run, i);
+        }
+        if (n == 1)
+            OT_TRY(ot_emit(w->e->out, bpe->common[last], ot_piece_start(piece, run)));
+        else if (n == 2)
+            OT_TRY(emit_two(w, first, last, run));
+        else
+            OT_TRY(end_run(w, n, run, i, put_common));
+    }
+    *end = i;
+    return 0;
+}
+
+/* True if a run of common characters begins at byte i: the one before it cannot be joined. */
+static int begins_common(struct word *w, const struct unknown *unknown, size_t i) {
+    struct ot_symbols *s = &w->e->scratch->symbols;
+    const struct ot_bpe *bpe = &w->e->t->bpe;
+    size_t length;
+    int place = bpe->byte_level || unknown->waits ? -1 : common_at(bpe, w->piece, i, &length);
+    if (place < 0 || (s->n > 0 && may_join(w, s->ids[s->n - 1], bpe->common[place], false)))
+        return 0;
+    OT_TRY(cut(w, i));
+    return 1;
+}
+
 static int symbolize(struct word *w) {
     const struct ot_bpe *bpe = &w->e->t->bpe;
     const struct ot_piece *piece = w->piece;
@@ -316,6 +430,15 @@ static int symbolize(struct word *w) {
     size_t length = 1;
     for (size_t i = 0; i < piece->n; i += length) {
         int32_t id;
+        int is_common = begins_common(w, &unknown, i);
+        OT_TRY(is_common);
+        if (is_common) {
+            size_t end = 0;
+            OT_TRY(take_common(w, i, &end));
+            length = end - i;
+            continue;
+        }
+        length = 1;
         if (bpe->byte_level) {
             id = bpe->byte_symbols[(uint8_t)piece->bytes[i]];
         } else {
@@ -379,8 +502,9 @@ int ot_encode_word(struct ot_encoding *e, const struct ot_piece *word) {
     uint64_t key[3];
     ot_word_key(word->bytes, word->n, key);
     struct ot_cache_entry *entry = ot_word_entry(e->scratch, key, word->n);
-    if (ot_word_is(entry, key, word->n))
-        return ot_word_emit(e, entry, word);
+    const struct ot_cache_entry *found = ot_word_find(entry, key, word->n);
+    if (found)
+        return ot_word_emit(e, found, word);
     /* Encodes with offsets in the word, which the cache can store, and adds the word's own offset
      * afterwards. */
     size_t first = e->out->n;

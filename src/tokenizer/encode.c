@@ -15,8 +15,11 @@ static int scratch_open(struct ot_scratch **out) {
     if (!s)
         return ot_fail(OT_E_BUDGET, "no memory to tokenize");
     int rc = ot_regex_scratch_open(&s->regex);
-    if (rc == 0 && !(s->cache = calloc(OT_CACHE_SLOTS, sizeof *s->cache)))
+    const size_t cache_bytes = OT_CACHE_SLOTS * sizeof *s->cache;
+    if (rc == 0 && !(s->cache = aligned_alloc(sizeof *s->cache, cache_bytes))) /* an entry is a cache line */
         rc = ot_fail(OT_E_BUDGET, "no memory for a word cache");
+    if (rc == 0)
+        memset(s->cache, 0, cache_bytes);
     if (rc < 0)
         ot_scratch_close(s);
     else
@@ -228,7 +231,6 @@ int ot_trie_build(struct ot_trie *trie, struct ot_arena *arena) {
         return ot_fail(OT_E_BUDGET, "no memory for %d added tokens", trie->n_tokens);
     memset(trie->token_at, 0xff, total * sizeof *trie->token_at);
     uint32_t nodes = 1;
-    int n_starts = 0;
     for (int32_t i = 0; i < trie->n_tokens; i++) {
         const struct ot_string *content = &trie->tokens[i].content;
         uint32_t node = 0;
@@ -240,19 +242,33 @@ int ot_trie_build(struct ot_trie *trie, struct ot_arena *arena) {
             node = child;
         }
         trie->token_at[node] = i;
-        uint8_t first = (uint8_t)content->text[0];
-        n_starts += !trie->starts[first];
-        trie->starts[first] = true;
-        trie->only_start = n_starts == 1 ? first : -1;
+        trie->starts[(uint8_t)content->text[0]] = true;
+        size_t same = 0, most = i > 0 ? ot_min(trie->prefix_bytes, content->bytes) : content->bytes;
+        trie->prefix = trie->tokens[0].content.text;
+        while (same < most && content->text[same] == trie->prefix[same])
+            same++;
+        trie->prefix_bytes = same;
     }
     return 0;
 }
 
-static size_t next_start(const struct ot_trie *trie, const struct ot_piece *p, size_t i) {
-    if (trie->only_start >= 0) {
-        const char *at = memchr(p->bytes + i, trie->only_start, p->n - i);
-        return at ? (size_t)(at - p->bytes) : p->n;
+/* The last byte of the prefix is searched: in normalised text, the mark of a space is its first one. */
+static size_t next_prefix(const struct ot_trie *trie, const struct ot_piece *p, size_t i) {
+    size_t before = trie->prefix_bytes - 1;
+    for (; p->n - i > before; i++) {
+        const char *at = memchr(p->bytes + i + before, trie->prefix[before], p->n - i - before);
+        if (!at)
+            break;
+        i = (size_t)(at - p->bytes) - before;
+        if (memcmp(p->bytes + i, trie->prefix, before) == 0)
+            return i;
     }
+    return p->n;
+}
+
+static size_t next_start(const struct ot_trie *trie, const struct ot_piece *p, size_t i) {
+    if (trie->prefix_bytes > 0)
+        return next_prefix(trie, p, i);
     while (i < p->n && !trie->starts[(uint8_t)p->bytes[i]])
         i++;
     return i;

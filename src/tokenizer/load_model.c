@@ -220,6 +220,20 @@ static int refuse_unsupported(const char *where, const struct ot_json *model) {
     return 0;
 }
 
+static void note_common(struct ot_bpe *bpe) {
+    for (uint32_t i = 0; i < OT_COMMON; i++)
+        bpe->common[i] = ot_bpe_symbol(bpe, i < 0x80 ? i : OT_COMMON_MARK);
+    for (int left = 0; left < OT_COMMON; left++)
+        for (int right = 0; right < OT_COMMON; right++) {
+            const struct ot_merge *merge =
+                ot_merges_find(&bpe->merges, bpe->common[left], bpe->common[right]);
+            bpe->common_merges[left][right] = merge ? (struct ot_common_merge){merge->rank, merge->id}
+                                                    : (struct ot_common_merge){UINT32_MAX, -1};
+            uint32_t bit = ot_bpe_pair_bit(bpe->common[left], bpe->common[right]);
+            bpe->common_pairs[left][right / 64] |= (bpe->pairs[bit / 64] >> bit % 64 & 1) << right % 64;
+        }
+}
+
 static int load_bpe(struct ot_tokenizer *t, const char *where, const struct ot_json *model,
                     const struct ot_json *added) {
     struct ot_bpe *bpe = &t->bpe;
@@ -237,7 +251,9 @@ static int load_bpe(struct ot_tokenizer *t, const char *where, const struct ot_j
     size_t bytes;
     const char *unk = ot_json_string(ot_json_get(model, "unk_token"), &bytes);
     bpe->unk = unk ? ot_vocab_find(&t->vocab, unk, bytes) : -1;
-    return load_merges(t, where, ot_json_get(model, "merges"));
+    OT_TRY(load_merges(t, where, ot_json_get(model, "merges")));
+    note_common(bpe);
+    return 0;
 }
 
 /* ---- Unigram: a token's id is its place in the list ---- */

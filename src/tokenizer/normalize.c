@@ -13,11 +13,48 @@ static int prepend(const struct ot_normalizer *n, const struct ot_piece *in, str
     return ot_text_append_piece(out, in, 0, in->n);
 }
 
+enum { SHORT_BYTES = 4 };
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "replace_byte writes characters as numbers");
+
+/* Replaces a byte by 1 to SHORT_BYTES bytes, as each space by the mark that stands for it. Writes SHORT_BYTES
+ * bytes and offsets for each byte, and moves on by those that count, so that no branch depends on where the
+ * spaces are. */
+static int replace_byte(const struct ot_normalizer *n, const struct ot_piece *in, struct ot_text *out) {
+    const char byte = n->pattern.literal.text[0];
+    const size_t most = n->content.bytes, n_bytes = in->n;
+    uint32_t mark = 0;
+    size_t count = 0, at = out->n;
+    memcpy(&mark, n->content.text, most);
+    for (size_t i = 0; i < n_bytes; i++)
+        count += in->bytes[i] == byte;
+    OT_TRY(ot_text_reserve(out, n_bytes + count * (most - 1) + SHORT_BYTES));
+    const char *from = in->bytes;
+    const uint32_t *from_start = in->start;
+    char *bytes = out->bytes;
+    uint32_t *starts = out->start;
+    for (size_t i = 0; i < n_bytes; i++) {
+        const bool is_mark = from[i] == byte;
+        const uint64_t start = from_start ? from_start[i] : in->base + (uint32_t)i,
+                       twice = start << 32 | start;
+        const uint32_t piece = is_mark ? mark : (uint8_t)from[i];
+        memcpy(bytes + at, &piece, SHORT_BYTES);
+        memcpy(starts + at, &twice, sizeof twice);
+        memcpy(starts + at + 2, &twice, sizeof twice);
+        at += is_mark ? most : 1;
+    }
+    out->n = at;
+    return 0;
+}
+
 static int replace(const struct ot_normalizer *n, struct ot_scratch *scratch, const struct ot_piece *in,
                    struct ot_text *out) {
     struct ot_finder finder = {0};
     size_t done = 0, begin, end;
     int found;
+    bool is_byte = n->pattern.kind == OT_PATTERN_LITERAL && n->pattern.literal.bytes == 1;
+    if (is_byte && n->content.bytes >= 1 && n->content.bytes <= SHORT_BYTES)
+        return replace_byte(n, in, out);
     OT_TRY(ot_text_reserve(out, in->n));
     while ((found = ot_pattern_next(&n->pattern, scratch->regex, in, &finder, &begin, &end)) > 0) {
         OT_TRY(ot_text_append_piece(out, in, done, begin));

@@ -111,9 +111,10 @@ struct ot_trie {
     uint64_t *edges;    /* hash table: (node << 8 | byte) + 1, 0: empty */
     uint32_t *children; /* parallel to edges: the node that the edge leads to */
     uint32_t mask;
-    int32_t *token_at; /* by node: index of the token that ends there, or -1 */
-    bool starts[256];  /* bytes that start a token */
-    int only_start;    /* if only one byte starts a token: this byte; else -1 */
+    int32_t *token_at;  /* by node: index of the token that ends there, or -1 */
+    bool starts[256];   /* bytes that start a token */
+    const char *prefix; /* the bytes with which all tokens begin */
+    size_t prefix_bytes;
 };
 
 int ot_trie_build(struct ot_trie *trie, struct ot_arena *arena);
@@ -127,6 +128,8 @@ const struct ot_added_token *ot_trie_next(const struct ot_trie *trie, const stru
 /* ---- BPE ---- */
 
 enum { OT_PAIR_BITS = 1 << 18 };
+/* The common characters: those of ASCII by their code, and behind them the mark that stands for a space. */
+enum { OT_COMMON = 129, OT_COMMON_MARK = 0x2581 };
 
 struct ot_bpe {
     struct ot_merges merges;
@@ -140,6 +143,14 @@ struct ot_bpe {
     bool special_merges; /* some merge has <0xNN> or unk as a member */
     /* Bitmap by hash: pairs of one-character tokens that are adjacent in a merged token. */
     uint64_t *pairs;
+    /* The same for common characters alone, in few cache lines: ids, or -1; by left character, the bits of
+     * the right ones; and the merges of two, with rank UINT32_MAX for none. */
+    int32_t common[OT_COMMON];
+    uint64_t common_pairs[OT_COMMON][3];
+    struct ot_common_merge {
+        uint32_t rank;
+        int32_t id;
+    } common_merges[OT_COMMON][OT_COMMON];
 };
 
 enum { OT_PAGES = 0x1100 };
@@ -239,7 +250,7 @@ struct ot_normal_char {
 };
 
 /* The word cache (bpe.c). */
-enum { OT_CACHE_KEY = 24, OT_CACHE_TOKENS = 7, OT_CACHE_SLOTS = 1 << 13 };
+enum { OT_CACHE_KEY = 24, OT_CACHE_TOKENS = 7, OT_CACHE_SLOTS = 1 << 14 };
 
 struct ot_cache_entry {
     uint64_t key[3];

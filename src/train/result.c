@@ -307,7 +307,7 @@ static int check_inputs(const struct ot_session *s, const char *dir) {
         return ot_fail(OT_E_INPUT,
                        "--out %s is the base of the adapters, which would be lost; give another directory",
                        dir);
-    if (o->command == OT_COMMAND_MERGE && ot_path_is_same(dir, o->adapter))
+    if (o->command == OT_COMMAND_MERGE && ot_path_is_same(dir, s->model.resolved.adapter))
         return ot_fail(OT_E_INPUT, "--out %s is the directory of the adapters; give another directory", dir);
     return 0;
 }

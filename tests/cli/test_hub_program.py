@@ -1,5 +1,6 @@
-"""offload-train download, and commands whose --model or --data is on the hub, against a server of the tests."""
+"""offload-train download, and commands whose --model, --adapter or --data is on the hub, against a server of the tests."""
 
+import base64
 import ctypes
 import glob
 import json
@@ -10,6 +11,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -18,7 +20,7 @@ import unittest
 
 import hub_server
 from hub_server import always, cut, git_hash, of_range, pause, raw, sha256, slow, status, without_ranges, wrong_bytes
-from program import PROGRAM, SMALL as SMALL_RUN, main, read_bytes, run, sql_rows
+from program import PROGRAM, SMALL as SMALL_RUN, main, read_bytes, run, sql_rows, write_rows
 
 USAGE, INPUT, IO, INTERRUPT = 2, 3, 5, 8
 CHUNK = 4 << 20  # of small files (src/hub/partial.c)
@@ -131,7 +133,7 @@ class Download(HubTest):
         self.refuse(INPUT, "choose one, such as --model hf://org/name/a.Q4_K_M.gguf", "org/name")
         self.download("hf://org/name/a.Q4_K_M.gguf")
         self.hub.add("org/name", {"adapter_config.json": b"{}"})
-        self.refuse(INPUT, "holds adapters", "org/name")
+        self.refuse(INPUT, "org/name: holds adapters, not a model: give them with --adapter", "org/name")
         self.hub.add("org/name", SMALL)
         self.refuse(INPUT, "has no weights", "org/name")
         for weights in ({"a": "../evil"}, {"a": "/etc/passwd"}, {"a": ".."}, {"a": "x/y"}, {"a": 7}, {}, {"a": "absent.safetensors"}):
@@ -139,6 +141,27 @@ class Download(HubTest):
             self.hub.add("org/name", {**SMALL, "model.safetensors.index.json": index, "../evil": b"evil", "x/y": b""})
             self.refuse(INPUT, "model.safetensors.index.json", "org/name")
         self.refuse(USAGE, "this preset has no published weights", "tiny-sql")
+
+    def test_adapters(self):
+        files = {"adapter_config.json": b"{ }", "adapter_model.bin": b"pickle", "tokenizer.json": b"{}", "optimizer.pt": b"x"}
+        weights = noise(50)
+        repository = self.hub.add("org/name", {**files, "config.json": b"{}", "adapter_model.safetensors": weights})
+        result = self.download("--adapter", "org/name", "--json").json()
+        folder = f"{self.cache}/models--org--name/snapshots/{repository.commit}"
+        self.assertEqual(result, {"adapter": folder, "bytes": 50 + 3 + 2, "data": []})
+        self.assertEqual(self.snapshot(repository), {"adapter_config.json": b"{ }", "tokenizer.json": b"{}", "adapter_model.safetensors": weights})
+        torch = self.hub.add("org/torch", files)
+        self.hub.add("org/base", {**SMALL, "model.safetensors": b"w"})
+        folders = self.download("org/base", "--adapter", f"org/torch@{torch.commit}").out.split()
+        self.assertEqual([folder.split("/")[-3] for folder in folders], ["models--org--base", "models--org--torch"])
+        self.assertEqual(set(self.snapshot(torch, "org/torch")), {"adapter_config.json", "adapter_model.bin", "tokenizer.json"})
+        self.refuse(INPUT, "org/base: holds a model, not adapters (it has no adapter_config.json): give it with --model", "--adapter", "org/base")
+        self.hub.add("org/name", {"README.md": b""})
+        self.refuse(INPUT, "org/name: has no adapter_config.json, so it holds no adapters of PEFT", "--adapter", "org/name")
+        self.hub.add("org/name", {"adapter_config.json": b"{ }", "../adapter_model.safetensors": b"evil"})
+        self.refuse(INPUT, "has no weights of adapters: neither adapter_model.safetensors nor", "--adapter", "org/name")
+        for name in ("llama-7b", "../name", "org/..", "org/name@../main", self.path("cache")):
+            self.refuse(USAGE, "no name of adapters on the hub", "--adapter", name)
 
     def test_a_large_file_in_parallel_ranges(self):
         weights = noise(3 * CHUNK + 12345)
@@ -410,6 +433,77 @@ class Access(HubTest):
         self.assertIn("models--old--name/refs/main", self.files())
 
 
+class Certificates(HubTest):
+    """A hub with a certificate that nobody trusts, and proxies on the way."""
+
+    @classmethod
+    def setUpClass(cls):
+        if not shutil.which("openssl"):
+            raise unittest.SkipTest("openssl is not installed, which makes the certificate")
+        super().setUpClass()
+        cls.ca = cls.path("ca.pem")
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                        "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", cls.path("key.pem"), "-out", cls.ca],
+                       check=True, capture_output=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cls.ca, cls.path("key.pem"))
+        cls.tls = hub_server.HubServer(context)
+        for hub in cls.hub, cls.tls:
+            hub.add("org/name", {**SMALL, "model.safetensors": b"weights"})
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.tls.close()
+        super().tearDownClass()
+
+    def setUp(self):
+        super().setUp()
+        self.tls.clear()
+        self.env.update({name: "" for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "http_proxy", "https_proxy",
+                                               "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY")})
+
+    def test_authorities(self):
+        self.env["HF_ENDPOINT"] = self.tls.url
+        self.refuse(IO, "has this certificate, let SSL_CERT_FILE name its CA", "org/name")
+        self.assertEqual(self.tls.requests, [])
+        with open(self.path("none.pem"), "w") as file:
+            file.write("no certificate")
+        absent, other = self.path("absent.pem"), self.path("none.pem")
+        order = ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"]
+        for i, name in enumerate(order):
+            shutil.rmtree(self.cache, ignore_errors=True)
+            later = dict.fromkeys(order[i + 1:], absent)
+            self.download("org/name", **{name: self.ca}, **later)
+            self.refuse(USAGE, f"{name}: {absent} cannot be read: unset it", "org/name", **{name: absent}, **dict.fromkeys(order[i + 1:], self.ca))
+            self.refuse(IO, f"{name} names these certificates", "org/name", **{name: other}, **later)
+        self.assertEqual(set(self.snapshot(self.tls.repositories["model", "org/name"])), {*SMALL, "model.safetensors"} - {"README.md"})
+        folder = self.path("folder")
+        os.mkdir(folder)
+        self.refuse(IO, "let CURL_CA_BUNDLE name its CA", "org/name", CURL_CA_BUNDLE=folder)
+        digits = subprocess.run(["openssl", "x509", "-hash", "-noout", "-in", self.ca], check=True, capture_output=True).stdout.decode().strip()
+        os.symlink(self.ca, f"{folder}/{digits}.0")
+        self.download("org/name", CURL_CA_BUNDLE=folder)
+
+    def test_proxies(self):
+        login = "Basic " + base64.b64encode(b"user:SECRET-SIGNATURE").decode()
+        for hub, method in (self.hub, "GET"), (self.tls, "CONNECT"):
+            with self.subTest(method), hub_server.Proxy() as proxy, hub_server.Proxy(login) as closed:
+                shutil.rmtree(self.cache, ignore_errors=True)
+                variable = "https_proxy" if method == "CONNECT" else "http_proxy"
+                self.env.update({"HF_ENDPOINT": hub.url, "SSL_CERT_FILE": self.ca})
+                self.download("org/name", **{variable: f"http://{proxy.host}", "NO_PROXY": "127.0.0.1"})
+                self.assertEqual(proxy.asked, [])
+                shutil.rmtree(self.cache)
+                self.download("org/name", **{variable: f"http://{proxy.host}"})
+                hosts = {target.removeprefix("http://").split("/")[0] for _, target in proxy.asked}
+                self.assertEqual(hosts, {url.split("//")[1] for url in (hub.url, hub.files_url)})
+                self.assertEqual({asked for asked, _ in proxy.asked}, {"CONNECT"} if method == "CONNECT" else {"GET", "HEAD"})
+                shutil.rmtree(self.cache)
+                self.refuse(IO, "the proxy wants a login (HTTP 407)", "org/name", **{variable: f"http://user:SECRET-SIGNATURE2@{closed.host}"})
+                self.assertEqual(len(closed.asked), 1)
+                self.download("org/name", **{variable: f"http://user:SECRET-SIGNATURE@{closed.host}"})
+
+
 class Commands(HubTest):
     """--model and --data of other commands."""
 
@@ -465,6 +559,72 @@ class Commands(HubTest):
         self.succeed("merge", adapter, "--out", self.path("merged"), env=self.env)
         self.assertEqual(len(self.weights()), 1)
         self.succeed("plan", "org/name", "--gpu", "rtx4090", "--data", "hf://datasets/org/rows/train.jsonl", "--json", env=self.env)
+
+    def test_adapters_of_the_hub(self):
+        """Their commands, online and offline; a stopped download goes on; names that are wrong; a run that goes on."""
+        run("train", "--model", self.path("made"), *SMALL_RUN[4:], "--lora", "r=2", "--lr", "1e-2", "--data", self.rows, "--steps", "1",
+            "--no-forecast", "--out", self.path("tuned"))
+        files = {name: read_bytes(self.path(f"tuned/{name}")) for name in os.listdir(self.path("tuned"))
+                 if name.startswith("adapter_") or name == "run.json"}
+        weights = files["adapter_model.safetensors"]
+        tuned = self.hub.add("org/tuned", files)
+        words = ["eval", "org/name", "--data", self.rows, "--json", "--seq-len", "128"]
+        near = self.succeed("eval", self.path("made"), "--adapter", self.path("tuned"), *words[2:]).json()["loss"]
+        self.assertGreater(abs(self.succeed(*words, env=self.env).json()["loss"] - near), 1e-4)
+        self.hub.faults["adapter_model.safetensors"] = [cut(len(weights) // 2), status(404)]
+        stopped = run(*words, "--adapter", "org/tuned", env=self.env)
+        self.assertIn("error: org/tuned/adapter_model.safetensors", stopped.err)
+        self.assertEqual((stopped.code, len(self.unfinished())), (INPUT, 1))
+        self.assertEqual(self.succeed(*words, "--adapter", "org/tuned", env=self.env).json()["loss"], near)
+        self.assertEqual(self.snapshot(tuned, "org/tuned"), files)
+        ranges = [headers["Range"] for _, _, headers in self.hub.asked("files", "name=adapter_model.safetensors")]
+        self.assertEqual(ranges[-1].split("-")[0], f"bytes={len(weights) // 2}")
+        self.hub.clear()
+        offline = {**self.env, "HF_HUB_OFFLINE": "1"}
+        self.assertEqual(self.succeed(*words, "--adapter", "org/tuned@main", env=offline).json()["loss"], near)
+        self.succeed("merge", "org/name", "org/tuned", "--out", self.path("merged-tuned"), env=offline)
+        self.assertAlmostEqual(self.succeed("eval", self.path("merged-tuned"), *words[2:]).json()["loss"], near, 6)
+        self.fail_with(INPUT, "get them with 'offload-train download --adapter org/absent'", *words, "--adapter", "org/absent", env=offline)
+        self.fail_with(INPUT, "(a model, not adapters)", *words, "--adapter", "org/name", env=offline)
+        self.fail_with(INPUT, "(adapters, which --adapter takes)", "eval", "org/tuned", *words[2:], env=offline)
+        self.assertEqual(self.hub.requests, [])
+        self.fail_with(INPUT, "org/absent: the hub has no public model of this name", *words, "--adapter", "org/absent", env=self.env)
+        self.fail_with(INPUT, "org/name: holds a model, not adapters", *words, "--adapter", "org/name", env=self.env)
+        self.fail_with(INPUT, "org/tuned: holds adapters, not a model: give them with --adapter", "eval", "org/tuned", *words[2:], env=self.env)
+        self.hub.clear()
+        for name in "../tuned", "org/../tuned", "org/tuned@../main", "org/tuned/x", "hf://org/tuned/adapter_model.safetensors":
+            self.fail_with(INPUT, "no such directory; adapters of the hub are named ORG/NAME[@REVISION]", *words, "--adapter", name, env=self.env)
+        self.fail_with(INPUT, "this is a file", *words, "--adapter", self.path("tuned/adapter_config.json"), env=self.env)
+        self.assertEqual(self.hub.requests, [])
+
+    def test_a_run_that_goes_on_from_adapters_of_the_hub(self):
+        words = ["train", *SMALL_RUN[4:], "--data", self.rows, "--no-forecast", "--lora", "r=2"]
+        self.succeed(*words, "--model", self.path("made"), "--steps", "1", "--out", self.path("first"))
+        self.hub.add("org/first", {name: read_bytes(self.path(f"first/{name}")) for name in ("adapter_config.json", "adapter_model.safetensors")})
+        words = [*words[:-2], "--model", "org/name", "--adapter", "org/first", "--steps", "2", "--out", self.path("second")]
+        result = self.succeed(*words, "--save-every", "1", "--keep", "9", env=self.env)
+        self.assertIn("org/first (HF cache, ", result.err)
+        with open(self.path("second/run.json")) as file:
+            self.assertEqual(json.load(file)["adapter"], "org/first")
+        with open(self.path("second/adapter_config.json")) as file:
+            self.assertEqual(json.load(file)["base_model_name_or_path"], "org/name")
+        whole = read_bytes(self.path("second/adapter_model.safetensors"))
+        for network in "0", "1":  # from its checkpoint; without a network the adapters are not needed again
+            shutil.rmtree(self.path("second/checkpoints/step-00000002"), ignore_errors=True)
+            for name in "checkpoints/complete", "finished.json", "adapter_model.safetensors":
+                os.remove(self.path(f"second/{name}"))
+            shutil.rmtree(f"{self.cache}/models--org--first")
+            again = self.succeed(*words, env={**self.env, "HF_HUB_OFFLINE": network})
+            self.assertEqual("the adapters are taken from the checkpoint alone: org/first: no adapters found" in again.err, network == "1")
+            self.assertEqual(read_bytes(self.path("second/adapter_model.safetensors")), whole)
+
+    def test_a_reference_of_the_hub(self):
+        pairs = write_rows(self.path("pairs.jsonl"), [{"prompt": "q", "chosen": row["answer"], "rejected": "no"} for row in sql_rows(4)])
+        words = ["eval", self.path("made"), "--data", pairs, "--objective", "dpo", "--seq-len", "128", "--json", "--reference"]
+        near = self.succeed(*words, self.path("made")).json()
+        self.assertEqual(self.succeed(*words, "org/name", env=self.env).json()["loss"], near["loss"])
+        self.assertEqual(len(self.weights()), 1)
+        self.fail_with(INPUT, "the reference: org/absent: the hub has no public model", *words, "org/absent", env=self.env)
 
     def test_a_run_on_rows_of_the_hub(self):
         out = self.path("run")

@@ -5,6 +5,8 @@ import base64
 import json
 import os
 import re
+import socket
+import subprocess
 import shlex
 import unittest
 
@@ -192,7 +194,7 @@ class Migrate(program.ProgramTest):
             "model": "MODEL", "data": "FILE", "clip": "0.5", "dtype": "bf16", "shard": "state", "home": "state=host", "lr": "3e-5",
             "beta1": "0.9", "beta2": "0.98", "eps": "1e-7", "weight-decay": "0.1", "schedule": "linear", "warmup": "10", "steps": "200",
             "seq-len": "2048", "tokens-per-step": "65536"})
-        self.assertEqual(said["train_batch_size"], ["used as --tokens-per-step 65536; 32 sequences of 2048, with 1 GPU"])
+        self.assertEqual(said["train_batch_size"], ["used as --tokens-per-step 65536; 32 sequences of 2048, whatever the number of GPUs"])
         self.assertEqual(said["made_up"], ["ignored: DeepSpeed has no such key"])
         self.assertIn("ignored: it is about the speed", said["zero_optimization.overlap_comm"][0])
         self.assertEqual(len(said), 24)
@@ -239,13 +241,55 @@ class Migrate(program.ProgramTest):
                               ({"train_micro_batch_size_per_gpu": 4, "train_batch_size": "auto"},
                                "train_micro_batch_size_per_gpu is 4, and 2 in args.yaml; set it"),
                               ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps is 4, and 8 in args.yaml"),
-                              ({"train_batch_size": 32}, "train_batch_size is 32, and 16 in args.yaml")):
+                              ({"train_batch_size": 24}, "train_batch_size is 24, and 16 in args.yaml with 1 GPU")):
             path = self.write("sizes.json", config)
             said, command = self.migrate("--deepspeed", path, "--hf-args", "args.yaml", code=USAGE if words else 0)
             self.assertEqual(self.options(command)["tokens-per-step"], "32768")
             if words:
                 self.assertIn("refused: " + words, said[next(iter(config))][-1])
         self.migrate(self.write("huge.json", {"train_micro_batch_size_per_gpu": 900000000, "gradient_accumulation_steps": 900000000}), code=USAGE)
+
+    def test_gpus_that_count(self):
+        """Those of --gpus; else those that a file tells; a size of all GPUs needs none."""
+        sizes = {"micro_batch_size": 2, "gradient_accumulation_steps": 4, "sequence_len": 64}
+        axolotl = {name: self.write(f"{name}.yml", {"base_model": "m", "datasets": [{"path": self.rows}], **sizes, **more}) for name, more in (
+            ("one", {}), ("world", {"world_size": 4}), ("ray", {"use_ray": True, "ray_num_workers": 2}))}
+        keys = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+        trainer = self.write("n_gpu.json", {**keys, "n_gpu": 3, "max_length": 64})
+        factory = self.write("ray.yaml", {"model_name_or_path": "m", "stage": "sft", "dataset": "one", "dataset_dir": self.path("sets"),
+                                          "cutoff_len": 64, **keys, "ray_num_workers": 5})
+        config = self.write("all.json", {"train_batch_size": 48, "gradient_accumulation_steps": "auto"})
+        for words, key, gpus in ((["--axolotl", axolotl["one"]], None, 1), (["--axolotl", axolotl["world"]], "world_size", 4),
+                                 (["--axolotl", axolotl["ray"]], "ray_num_workers", 2), (["--hf-args", trainer], "n_gpu", 3),
+                                 (["--llamafactory", factory], "ray_num_workers", 5),
+                                 (["--hf-args", self.write("plain.json", {**keys, "max_length": 64}), "--deepspeed", config], None, 6)):
+            with self.subTest(words=words):
+                said, command = self.migrate(*words)
+                self.assertEqual(self.options(command)["tokens-per-step"], str(8 * gpus * 64))
+                self.assertNotIn("gpus", self.options(command))
+                step = said.get("micro_batch_size") or said["per_device_train_batch_size"]
+                self.assertIn(f"{8 * gpus} sequences of 64, with {gpus} GPU{'s' * (gpus > 1)}", step[0])
+                if key:
+                    self.assertEqual(said[key], ["used: the tokens of a step are those of so many GPUs; --gpus starts them"])
+                if config in words:
+                    continue
+                said, command = self.migrate(*words, "--gpus", "7")
+                self.assertEqual(self.options(command)["tokens-per-step"], str(8 * 7 * 64))
+                if key:
+                    self.assertEqual(said[key], ["ignored: --gpus or the launcher says how many GPUs there are"])
+        self.assertIn("train_batch_size is 48, and 16 in plain.json with 2 GPUs", self.migrate(
+            "--hf-args", self.path("plain.json"), "--deepspeed", config, "--gpus", "2", code=USAGE)[0]["train_batch_size"][0])
+        self.fail_with(USAGE, "--gpus 'x' is neither all nor a number", "migrate", "--axolotl", axolotl["one"], "--gpus", "x")
+        self.fail_with(USAGE, "--gpus all finds no GPU", "migrate", "--axolotl", axolotl["one"], "--gpus", "all", env={"CUDA_VISIBLE_DEVICES": ""})
+
+    def test_tokens_kept_in_a_folder(self):
+        config = self.write("kept.yml", {"base_model": "m", "datasets": [{"path": self.rows}], "dataset_prepared_path": "prepared"})
+        self.assertEqual(self.options(self.migrate("--axolotl", config)[1])["cache"], "prepared")
+        self.assertNotIn("cache", self.options(self.migrate("--axolotl", self.write("none.yml", {"base_model": "m", "datasets": [{"path": self.rows}],
+                                                                                                   "dataset_prepared_path": None}))[1]))
+        factory = self.write("kept.yaml", {"model_name_or_path": "m", "stage": "sft", "dataset": "one", "dataset_dir": self.path("sets"),
+                                           "tokenized_path": "prepared"})
+        self.assertEqual(self.options(self.migrate("--llamafactory", factory)[1])["cache"], "prepared")
 
     def test_length_and_gpus_are_given_to_migrate(self):
         said, command = self.migrate("args.yaml", "--seq-len", "512", "--gpus", "4")
@@ -417,10 +461,18 @@ class Migrate(program.ProgramTest):
         self.assertEqual(re.findall(r"^from    (\S+) ", said, re.M), ["args.yaml", "z3.json"])
         without = [word for word in run if word not in ("--tokens-per-step", "512")]
         said = self.succeed(*without, "--deepspeed", self.path("z2.json")).err
-        self.assertRegex(said, r"\n        train_batch_size: used as --tokens-per-step \d+; \d+ sequences of 128, with 1 GPU\n")
+        self.assertRegex(said, r"\n        train_batch_size: used as --tokens-per-step \d+; \d+ sequences of 128, whatever the number of GPUs\n")
         ranks = [word for word in run if word not in ("--tokens-per-step", "512")]
         said = self.succeed(*ranks, "--hf-args", self.path("args.yaml"), "--gpus", "2").err
         self.assertIn("4,096 = 32 x 128 tokens a step", said)
+        launcher = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        with socket.create_server(("127.0.0.1", 0)) as free:  # rank 0 listens 1000 ports beside
+            launcher["MASTER_PORT"] = str(free.getsockname()[1])
+        ranks = [subprocess.Popen([program.PROGRAM, *without, "--hf-args", self.path("args.yaml")], stderr=subprocess.PIPE,
+                                  env={**os.environ, **launcher, "RANK": rank, "LOCAL_RANK": rank}) for rank in "01"]
+        said = [rank.communicate()[1].decode() for rank in ranks]
+        self.assertIn("4,096 = 32 x 128 tokens a step", said[0])
+        self.assertEqual([rank.returncode for rank in ranks], [0, 0], said)
         said = self.succeed(*run, "--hf-args", self.path("args.yaml"), "--eval-fraction", "0").err
         self.assertIn("        eval_steps: the command line says --eval-fraction 0\n", said)
         far = self.write("far.yml", AXO_FULL.replace("json, data_files: rows.jsonl", "org/far"))

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "src/base/text.h"
 #include "src/files/resolve.h"
 #include "tests/files/fixture.h"
 
@@ -166,6 +167,47 @@ static void test_what_is_not_here(void **state) {
     check_fails(ot_model_resolve("lama-7b", &found), OT_E_INPUT, "presets: llama-7b, llama-13b");
 }
 
+static void check_adapters(const char *name, const char *path, const char *words) {
+    struct ot_resolved found = {0};
+    check_ok(ot_string_format(&found.found, "the base"));
+    check_ok(ot_adapter_obtain(name, &found));
+    assert_string_equal(found.adapter, path);
+    assert_non_null(strstr(found.found, words));
+    assert_non_null(strstr(found.found, "(adapters of the base)"));
+    ot_resolved_free(&found);
+}
+
+static void test_adapters(void **state) {
+    struct ot_resolved found = {0};
+    const char *mine = make_path(*state, "mine");
+    write_text(mine, "adapter_config.json", "{}");
+    check_adapters(mine, mine, "mine (adapters");
+    check_fails(ot_adapter_obtain(in_folder(mine, "adapter_config.json"), &found), OT_E_INPUT,
+                "this is a file");
+    check_fails(ot_adapter_obtain("a/../b", &found), OT_E_INPUT, "a/../b: no such directory");
+    check_fails(ot_adapter_obtain("llama-7b", &found), OT_E_INPUT, "looked in $OFFLOAD_MODELS (not set)");
+    setenv("OFFLOAD_MODELS", in_folder(*state, "models"), 1);
+    const char *part = make_path(*state, "models/a/tuned");
+    write_text(part, "adapter_config.json", "{}");
+    check_fails(ot_adapter_obtain("a/tuned", &found), OT_E_INPUT,
+                "tuned (incomplete: no adapter_model.safetensors)");
+    write_text(part, "adapter_model.bin", "");
+    check_adapters("a/tuned", part, "a/tuned ($OFFLOAD_MODELS, ");
+    check_fails(ot_model_resolve("a/tuned", &found), OT_E_INPUT, "tuned (adapters, which --adapter takes)");
+    make_model(*state, "models/a/whole");
+    check_fails(ot_adapter_obtain("a/whole", &found), OT_E_INPUT, "whole (a model, not adapters)");
+    /* A snapshot of both is what its option says. */
+    make_cached(*state, ".cache/huggingface/hub", "models--a--both", "1", "1");
+    const char *both = make_path(*state, ".cache/huggingface/hub/models--a--both/snapshots/1");
+    write_text(both, "adapter_config.json", "{}");
+    write_text(both, "adapter_model.safetensors", "");
+    check_adapters("a/both", both, "a/both (HF cache, ");
+    check_found("a/both", both, "a/both (HF cache, ");
+    check_fails(ot_adapter_obtain("a/absent@v1", &found), OT_E_INPUT,
+                "'offload-train download --adapter a/absent@v1'");
+    assert_null(found.adapter);
+}
+
 /* A caller that needs the shape alone takes what has no weights. */
 static void test_the_shape_alone(void **state) {
     struct ot_resolved found;
@@ -198,6 +240,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_hugging_face_cache, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_snapshots_without_a_ref, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_what_is_not_here, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_adapters, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_the_shape_alone, open_folder, drop_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

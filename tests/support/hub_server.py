@@ -12,9 +12,12 @@ calls it with the handler; a fault that returns True has answered. A fault with 
 """
 
 import hashlib
+import http.client
 import http.server
 import json
 import re
+import select
+import socket
 import threading
 import time
 import urllib.parse
@@ -195,14 +198,18 @@ class Server(http.server.ThreadingHTTPServer):
 class HubServer:
     token = "hf_TESTTOKENthatmustnotleak"
 
-    def __init__(self):
+    def __init__(self, tls=None):
+        """tls: an ssl.SSLContext with a certificate, for servers that speak https."""
         self.lock = threading.Lock()
         self.repositories, self.blobs, self.plain, self.requests, self.faults = {}, {}, {}, [], {}
         self.servers = [Server(("127.0.0.1", 0), Handler) for _ in range(2)]
         for server, role in zip(self.servers, ("hub", "files")):
             server.hub, server.role = self, role
+            if tls:
+                server.socket = tls.wrap_socket(server.socket, server_side=True)
             threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        self.url, self.files_url = (f"http://127.0.0.1:{server.server_address[1]}" for server in self.servers)
+        scheme = "https" if tls else "http"
+        self.url, self.files_url = (f"{scheme}://127.0.0.1:{server.server_address[1]}" for server in self.servers)
 
     def close(self):
         for server in self.servers:
@@ -227,6 +234,76 @@ class HubServer:
         """The (method, path, headers) of requests that name the word."""
         with self.lock:
             return [request[1:] for request in self.requests if request[0] == role and word in request[2]]
+
+
+# ---- a proxy ----
+
+class ProxyHandler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def is_refused(self):
+        proxy = self.server
+        proxy.asked.append((self.command, self.path))
+        if not proxy.login or self.headers.get("Proxy-Authorization") == proxy.login:
+            return False
+        self.send_response(407)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        return True
+
+    def do_GET(self):
+        if self.is_refused():
+            return
+        url = urllib.parse.urlsplit(self.path)
+        headers = {name: value for name, value in self.headers.items() if not name.lower().startswith("proxy-")}
+        server = http.client.HTTPConnection(url.netloc)
+        server.request(self.command, self.path[len(f"http://{url.netloc}"):], headers=headers)
+        answer = server.getresponse()
+        body = answer.read()
+        self.send_response_only(answer.status)
+        for name, value in answer.getheaders():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+        server.close()
+
+    do_HEAD = do_GET
+
+    def do_CONNECT(self):
+        if self.is_refused():
+            return
+        host, port = self.path.rsplit(":", 1)
+        self.close_connection = True
+        with socket.create_connection((host, int(port))) as server:
+            self.send_response_only(200)
+            self.end_headers()
+            ends = {self.connection: server, server: self.connection}
+            while True:
+                for end in select.select(list(ends), [], [])[0]:
+                    data = end.recv(1 << 16)
+                    if not data:
+                        return
+                    ends[end].sendall(data)
+
+
+class Proxy:
+    """A proxy for http and https. asked: (method, target) of the requests. login: the Proxy-Authorization that it wants."""
+
+    def __init__(self, login=None):
+        self.server = Server(("127.0.0.1", 0), ProxyHandler)
+        self.server.asked, self.server.login = [], login
+        self.asked, self.host = self.server.asked, f"127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
 
 
 # ---- faults ----
