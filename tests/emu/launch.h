@@ -37,7 +37,7 @@ struct ot_emu_call_of final : ot_emu_call {
 /* Enqueues the call, which it deletes; the stream's thread runs it. */
 cudaError_t ot_emu_launch(ot_emu_call *call, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream);
 
-/* A closure, and no std::tuple, and never inlined: so a source with fifty kernels compiles in half the time. */
+/* A closure in place of a std::tuple, never inlined: sources with fifty kernels compile in half the time. */
 template <class... P, class... A>
 __attribute__((noinline, cold)) cudaError_t ot_launch(void (*kernel)(P...), dim3 grid, dim3 block,
                                                       size_t shared_bytes, cudaStream_t stream, A... args) {

@@ -68,8 +68,6 @@ enum { WARM = 32 };
 
 static void a_spike_is_seen_after_a_while(void **state) {
     (void)state;
-    if (tests_are_for_races())
-        return;
     struct tiny_run run;
     struct tiny_engine tiny;
     tiny_defaults(&run, 1, true, OT_F32);
@@ -139,8 +137,6 @@ static void a_skipped_spike_changes_nothing(void **state) {
 /* Losses that stay five times as large are skipped for a while and then accepted. */
 static void what_has_come_to_stay_comes_through(void **state) {
     (void)state;
-    if (tests_are_for_races())
-        return;
     struct tiny_run run;
     struct tiny_engine tiny;
     int skipped = 0;
@@ -160,8 +156,6 @@ static void what_has_come_to_stay_comes_through(void **state) {
  * steps. */
 static void statistics_are_what_they_say(void **state) {
     (void)state;
-    if (tests_are_for_races())
-        return;
     struct tiny_run run;
     struct tiny_engine tiny;
     struct ot_engine_progress progress;
