@@ -196,6 +196,7 @@ class Data(BadInput):
         result = self.succeed("eval", self.model, "--data", self.path("long.jsonl"), "--json", "--seq-len", "128")
         self.assertEqual(result.json()["trained_tokens"], 2)
         self.assertIn("1 truncated", result.err)
+        os.remove(self.path("long.jsonl"))  # other tests read the whole folder
 
 
 class Model(BadInput):
