@@ -330,7 +330,7 @@ class Base(program.ProgramTest):
                 ((*evaluate, "--base-type", "bf16", "--dtype", "fp16"), "weights are computed in fp16 here"),
                 ((*evaluate, "--base-type", "fp4"), "must be one of auto|bf16|fp16|int8|nf4|nf4-double|mxfp4"),
                 ((*train, "--load-in-4bit"), "use --base-type nf4 instead"),
-                (("bench", "--model", "tiny-test", "--base-type", "nf4"), "nothing is frozen here")]:
+                (("bench", "--model", "tiny-test", "--base-type", "nf4", *program.SMALL_MACHINE), "nothing is frozen here")]:
             told = program.run(*words)
             self.assertEqual(told.code, USAGE, (words, told.err))
             self.assertIn(phrase, told.err)

@@ -325,7 +325,8 @@ class Families(program.ProgramTest):
                     for folder in (out, out + "-merged")]
             self.assertEqual(*told, family)
             for choice in ("used", "all"):
-                self.tune(family, f"{out}-{choice}", *words, "--steps", "4", "--home", "weights=host", "--fetch-experts", choice)
+                self.tune(family, f"{out}-{choice}", *words, *program.SMALL_MACHINE, "--steps", "4", "--home", "weights=host",
+                          "--fetch-experts", choice)
                 self.assertEqual(read_tensors(self.path(f"{out}-{choice}"), "adapter_model.safetensors"), tensors, family)
             checkpoint = self.path(out + "/checkpoints/step-00000004")
             self.succeed("export", checkpoint, "--out", self.path(out + "-exported"))
@@ -474,7 +475,7 @@ class Families(program.ProgramTest):
 
     def test_which_experts_are_fetched(self):
         """It changes where bytes go, and no result; a choice that changes nothing is refused."""
-        plan, quantised = ["--home", "weights=host", "--steps", "3", "--lr", "1e-2"], ["--lora", "r=2", "--base-type"]
+        plan, quantised = [*program.SMALL_MACHINE, "--home", "weights=host", "--steps", "3", "--lr", "1e-2"], ["--lora", "r=2", "--base-type"]
         for family, words, file in [("mixtral", [], "model"), ("qwen3_moe", [], "model"), ("gpt_oss", [], "model"),
                                     ("qwen3_moe", [*quantised, "nf4-double"], "adapter_model"),
                                     ("gpt_oss", [*quantised, "mxfp4"], "adapter_model")]:

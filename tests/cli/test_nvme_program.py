@@ -107,7 +107,7 @@ class Bits(NvmeTest):
 
     def test_wear_is_told_before_step_1(self):
         words = ["train", "--model", "tiny-test", "--init", "random", "--data", self.rows, "--seq-len", "128", "--tokens-per-step",
-                 "256", *ALL_ON_DISK, "--nvme", self.disk, "--eval-fraction", "0", "--dry-run", "--steps"]
+                 "256", *ALL_ON_DISK, "--nvme", self.disk, "--eval-fraction", "0", *program.SMALL_MACHINE, "--dry-run", "--steps"]
         long = self.succeed(*words, "1000000000").err
         self.assertRegex(long, r"\nwarning: the run writes [\d.]+ TB to --nvme: \d+ % of the 600 TB that a 1 TB drive is rated for")
         self.assertNotIn("the run writes", self.succeed(*words, "100").err)

@@ -185,7 +185,7 @@ class Pairs(program.ProgramTest):
     def test_bench(self):
         """Half of a row's 9 tokens are inputs, and the last micro-batch of a step has fewer rows than the others."""
         words = ["--seq-len", "9", "--tokens-per-step", "27", "--micro-batch", "2", "--mix", "all gpu", "--time-per-point", "20",
-                 "--threads", "1"]
+                 "--threads", "1", *program.SMALL_MACHINE]
         for case, some in (("t5", []), ("t5_gated", ["--lora", "r=2,targets=q,wo", "--base-type", "nf4"])):
             self.succeed("bench", self.path(case), *words, *some, "--out", self.path(case + "-bench"))
             points = json.loads(program.read_bytes(self.path(case + "-bench/bench.json")))["points"]

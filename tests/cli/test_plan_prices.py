@@ -14,7 +14,8 @@ class Prices(plan_test.PlanTest):
         return self.succeed(*RUN, *words, "--json").json()["compare"]
 
     def cards(self, *words):
-        return [row["card"] for row in self.compare(*words)]
+        answer = self.succeed("plan", "--model", "tiny-test", "--seq-len", "128", "--tokens-per-step", "512", *words, "--json").json()
+        return [row["card"] for row in answer["compare"]]
 
     def test_classes_of_cards(self):
         known = self.succeed("plan", "--gpu", "list", "--json").json()
@@ -116,7 +117,7 @@ class Prices(plan_test.PlanTest):
                 (USAGE, "--price/h rtx4900: unknown card; did you mean rtx4090?", [*base, "--price/h", "rtx4900=1"]),
                 (USAGE, "'h100' is not a card and its price", [*base, "--price/h", "rtx4090=1,h100"]),
                 (USAGE, "no price of rtx4090", [*base, "--price/h", "h100=1"]),
-                (USAGE, "has no effect without --gpu", [*RUN, "--device", "cpu", "--price/h", "h100=1"]),
+                (USAGE, "has no effect without --gpu", [*RUN, "--device", "cpu", *program.SMALL_MACHINE, "--quiet", "--price/h", "h100=1"]),
                 (USAGE, "no card is sold with that memory; there are 10g, 11g, 12g", [*RUN, "--gpu", "25g"]),
                 (USAGE, "no machine of this class has a price", [*RUN, "--gpu", "24g", "--price/h", "h100=1"]),
                 (USAGE, "--within orders a comparison", [*base, "--within", "1h"]),

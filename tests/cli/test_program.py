@@ -342,7 +342,7 @@ class Train(program.ProgramTest):
 
     def test_a_plan_that_does_not_fit_at_once_is_searched_for(self):
         words = ["--model", "tiny-sql", "--init", "random", "--seq-len", "128", "--tokens-per-step", "256", "--threads", "1",
-                 "--data", self.rows, "--gpu-mem", "16M", "--dry-run"]
+                 "--data", self.rows, "--gpu-mem", "16M", "--host-mem", "256M", "--dry-run"]
         event = self.succeed("train", *words, "--json", "--explain").json()
         prediction = self.check_prediction(event, event["plan"]["steps"], 2)
         self.assertGreater(prediction["plans_tried"], 1)
@@ -358,7 +358,7 @@ class Train(program.ProgramTest):
     def test_a_resident_plan_that_computes_again_is_searched_for(self):
         """All fits at once without kept activations. More rounds would keep them."""
         words = ["train", "--model", "tiny-sql", "--init", "random", "--seq-len", "128", "--micro-batch", "1", "--threads", "1",
-                 "--data", self.rows, "--tokens-per-step", "4096", "--dry-run"]
+                 "--data", self.rows, "--tokens-per-step", "4096", "--host-mem", "256M", "--dry-run"]
         result = self.succeed(*words, "--gpu-mem", "80M", "--no-forecast")
         self.assertRegex(result.err, r"[1-6] of 6 layers recomputed\n +homes   weights: all 8 slabs on gpu · optimizer state: all 8")
         self.assertRegex(self.succeed(*words, "--gpu-mem", "80M").err, r"\nexpect  .* · the fastest of \d+ plans\n")

@@ -32,7 +32,7 @@ static void pass_on(int signal) {
 }
 
 /* Data that the handler leaves for report_fault, because a handler may do little. */
-static struct Fault {
+static struct PageFault {
     const Thread *thread; /* NULL: no fault */
     const void *at, *pc;
     bool misaligned;
@@ -49,7 +49,7 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
 }
 
 void report_fault() {
-    Fault found = fault;
+    PageFault found = fault;
     fault = {};
     if (!found.thread)
         return;

@@ -15,13 +15,12 @@
 
 namespace ot_emu {
 
-static constexpr size_t ALIGNMENT = 256; /* alignment of cudaMalloc's results */
-static constexpr int POISON = 0xff;      /* NaN in every format */
+static constexpr size_t MEMORY_ALIGNMENT = 256; /* alignment of cudaMalloc's results */
 
 char *arena_base;
 PageBounds *page_bounds; /* one for each page of the arena */
 
-static std::mutex mutex;
+static std::mutex memory_mutex;
 static std::map<char *, size_t> allocations, registrations;
 static std::map<char *, size_t> mapped; /* registrations of cudaHostAlloc, which kernels may access */
 static size_t allocated_bytes, registered_bytes;
@@ -112,12 +111,12 @@ static bool covers(std::map<char *, size_t> &ranges, const void *p, size_t bytes
 }
 
 bool is_device_memory(const void *p, size_t bytes) {
-    std::lock_guard<std::mutex> lock(mutex);
+    std::lock_guard<std::mutex> lock(memory_mutex);
     return covers(allocations, p, bytes);
 }
 
 bool is_registered(const void *p, size_t bytes) {
-    std::lock_guard<std::mutex> lock(mutex);
+    std::lock_guard<std::mutex> lock(memory_mutex);
     return covers(registrations, p, bytes);
 }
 
@@ -126,12 +125,12 @@ bool leaves_registration(const void *p, size_t bytes) {
 }
 
 bool is_mapped(const void *p, size_t bytes) {
-    std::lock_guard<std::mutex> lock(mutex);
+    std::lock_guard<std::mutex> lock(memory_mutex);
     return covers(mapped, p, bytes);
 }
 
 std::string describe_address(const void *p) {
-    std::lock_guard<std::mutex> lock(mutex);
+    std::lock_guard<std::mutex> lock(memory_mutex);
     char text[128];
     auto after = allocations.upper_bound((char *)p);
     const char *at = (const char *)p;
@@ -155,7 +154,7 @@ std::string describe_address(const void *p) {
 }
 
 void memory_usage(struct ot_emu_usage *out) {
-    std::lock_guard<std::mutex> lock(mutex);
+    std::lock_guard<std::mutex> lock(memory_mutex);
     out->allocations = (int)allocations.size();
     out->registered = (int)registrations.size();
     out->allocated_bytes = allocated_bytes;
@@ -171,7 +170,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
     OT_EMU_ENTER();
     if (bytes == 0)
         return cudaSuccess;
-    std::lock_guard<std::mutex> lock(mutex);
+    std::lock_guard<std::mutex> lock(memory_mutex);
     if (!arena_base)
         open_arena();
     if (bytes > card().memory_bytes - allocated_bytes)
@@ -180,7 +179,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
     char *pages = find_room(room);
     if (!pages || mprotect(pages, room, PROT_READ | PROT_WRITE) != 0)
         return leave(cudaErrorMemoryAllocation);
-    char *memory = pages + room - round_up(bytes, ALIGNMENT);
+    char *memory = pages + room - round_up(bytes, MEMORY_ALIGNMENT);
     fill_with_poison(pages, room);
     set_bounds(memory, bytes, true);
     allocations[memory] = bytes;
@@ -193,11 +192,11 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
 cudaError_t cudaFree(void *memory) {
     if (!memory)
         return cudaSuccess;
-    std::lock_guard<std::mutex> lock(mutex);
+    std::lock_guard<std::mutex> lock(memory_mutex);
     auto allocation = allocations.find((char *)memory);
     if (allocation == allocations.end())
         return leave(refuse(cudaErrorInvalidValue, "cudaFree(%p): no allocation starts there", memory));
-    char *pages = page_of(memory), *end = allocation->first + round_up(allocation->second, ALIGNMENT);
+    char *pages = page_of(memory), *end = allocation->first + round_up(allocation->second, MEMORY_ALIGNMENT);
     set_bounds(allocation->first, allocation->second, false);
     mmap(pages, (size_t)(end - pages), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
          0);
@@ -208,7 +207,7 @@ cudaError_t cudaFree(void *memory) {
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     OT_EMU_ENTER();
-    std::lock_guard<std::mutex> lock(mutex);
+    std::lock_guard<std::mutex> lock(memory_mutex);
     *total_bytes = card().memory_bytes;
     *free_bytes = card().memory_bytes - allocated_bytes;
     return cudaSuccess;
@@ -226,7 +225,7 @@ cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags) {
         return leave(error);
     }
     if (flags & cudaHostAllocMapped) {
-        std::lock_guard<std::mutex> lock(mutex);
+        std::lock_guard<std::mutex> lock(memory_mutex);
         mapped[(char *)memory] = bytes;
     }
     *out = memory;
@@ -237,7 +236,7 @@ cudaError_t cudaFreeHost(void *memory) {
     if (!memory)
         return cudaSuccess;
     {
-        std::lock_guard<std::mutex> lock(mutex);
+        std::lock_guard<std::mutex> lock(memory_mutex);
         auto range = registrations.find((char *)memory);
         if (range == registrations.end())
             return leave(
@@ -254,7 +253,7 @@ cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned) {
     OT_EMU_ENTER();
     if (!memory || bytes == 0)
         return leave(cudaErrorInvalidValue);
-    std::lock_guard<std::mutex> lock(mutex);
+    std::lock_guard<std::mutex> lock(memory_mutex);
     auto next = registrations.lower_bound((char *)memory);
     bool overlaps = find(registrations, memory) != registrations.end() ||
                     (next != registrations.end() && next->first < (char *)memory + bytes);
@@ -266,7 +265,7 @@ cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned) {
 }
 
 cudaError_t cudaHostUnregister(void *memory) {
-    std::lock_guard<std::mutex> lock(mutex);
+    std::lock_guard<std::mutex> lock(memory_mutex);
     auto range = registrations.find((char *)memory);
     if (range == registrations.end())
         return leave(cudaErrorHostMemoryNotRegistered);

@@ -13,10 +13,10 @@ struct NamedBarrier {
     std::vector<Thread *> waiting;
 };
 
-static NamedBarrier barriers[16]; /* the first is that of __syncthreads, and not used */
+static NamedBarrier named_barriers[16]; /* the first is that of __syncthreads, and not used */
 
 void named_barrier_begin_block() {
-    for (NamedBarrier &barrier : barriers) {
+    for (NamedBarrier &barrier : named_barriers) {
         barrier.arrived = 0;
         barrier.clocks = {};
         barrier.warps.clear();
@@ -26,7 +26,7 @@ void named_barrier_begin_block() {
 
 /* Each lane's `value` becomes the number of the phase in which its warp arrived. */
 static void combine_barrier(Warp *warp) {
-    NamedBarrier *barrier = &barriers[warp->threads[0].kind];
+    NamedBarrier *barrier = &named_barriers[warp->threads[0].kind];
     for (int lane = 0; lane < WARP; lane++)
         warp->threads[lane].value = barrier->phases;
     warp->epoch++;
@@ -48,7 +48,7 @@ static void combine_barrier(Warp *warp) {
 }
 
 void named_barrier_report_stuck(const Thread *thread) {
-    const NamedBarrier &barrier = barriers[thread->kind];
+    const NamedBarrier &barrier = named_barriers[thread->kind];
     record_failure(cudaErrorLaunchFailure, thread, thread->site,
                    "divergent barrier: %d of %d threads wait in barrier.sync %d, and no other comes",
                    barrier.arrived, barrier.threads, thread->kind);
@@ -63,7 +63,7 @@ void ot_emu_barrier_sync(int id, int threads, ot_emu_site site) {
     if (id < 1 || id > 15 || threads < WARP || threads % WARP != 0 || threads > block.n_threads)
         OT_EMU_FAIL(cudaErrorLaunchFailure, site, "barrier.sync %d for %d of the block's %d threads", id,
                     threads, block.n_threads);
-    NamedBarrier *barrier = &barriers[id];
+    NamedBarrier *barrier = &named_barriers[id];
     if (barrier->arrived > 0 && threads != barrier->threads)
         OT_EMU_FAIL(cudaErrorLaunchFailure, site,
                     "barrier.sync %d for %d threads, but %s waits there for %d threads", id, threads,

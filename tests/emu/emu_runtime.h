@@ -35,6 +35,9 @@ extern thread_local bool in_host_function; /* true where calls of the runtime ar
 
 /* ---- emu_memory.cpp ---- */
 
+/* Fills memory that no one has written: NaN in every format, -1 as an index. */
+static constexpr int POISON = 0xff;
+
 /* True if [p, p + bytes) lies in one live allocation (is_registered: in registered host memory). */
 bool is_device_memory(const void *p, size_t bytes);
 bool is_registered(const void *p, size_t bytes);

@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include "tests/emu/emu_block.h"
+#include "tests/emu/emu_runtime.h"
 
 namespace ot_emu {
 
 /* More than any GPU has; the limit of the launch is checked before. */
 static constexpr size_t ROOM_BYTES = 256 << 10;
-static constexpr size_t ALIGNMENT = 128; /* as in kernel.cuh */
-static constexpr int POISON = 0xff;      /* a NaN in fp32, bf16, fp16 and double, -1 as an index */
+static constexpr size_t SHARED_ALIGNMENT = 128; /* as in kernel.cuh */
 
 /* Places the block's bytes directly before a page without access, except for the bytes that aligning their
  * start leaves. */
@@ -27,12 +27,12 @@ void shared_begin(size_t bytes) {
         }
         end = memory + page + ROOM_BYTES;
     }
-    block.shared = end - (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    block.shared = end - (bytes + SHARED_ALIGNMENT - 1) / SHARED_ALIGNMENT * SHARED_ALIGNMENT;
     block.shared_bytes = bytes;
 }
 
 static size_t padded_bytes() {
-    return (block.shared_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return (block.shared_bytes + SHARED_ALIGNMENT - 1) / SHARED_ALIGNMENT * SHARED_ALIGNMENT;
 }
 
 void shared_poison() {

@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <sched.h>
 #include <set>
@@ -249,8 +250,9 @@ void ot_emu_set_delays(uint64_t seed) {
     delay_seed = seed;
 }
 
-cudaError_t ot_emu_launch(std::unique_ptr<ot_emu_call> call, dim3 grid, dim3 block_size, size_t shared_bytes,
+cudaError_t ot_emu_launch(ot_emu_call *new_call, dim3 grid, dim3 block_size, size_t shared_bytes,
                           cudaStream_t stream) {
+    std::shared_ptr<ot_emu_call> call(new_call);
     cudaError_t error = enter("cudaLaunchKernel");
     if (error == cudaSuccess)
         error = check_shape(call.get(), grid, block_size, shared_bytes);
@@ -260,11 +262,10 @@ cudaError_t ot_emu_launch(std::unique_ptr<ot_emu_call> call, dim3 grid, dim3 blo
     if (broken.has(call->kernel))
         return cudaSuccess;
     void (*change)(void *) = changed.has(call->kernel) ? change_first.load() : nullptr;
-    std::shared_ptr<ot_emu_call> shared(std::move(call));
     push(stream_of(stream), false, [=] {
         if (change)
-            change(shared->first());
-        run_launch(shared.get(), grid, block_size, shared_bytes);
+            change(call->first());
+        run_launch(call.get(), grid, block_size, shared_bytes);
     });
     return cudaSuccess;
 }

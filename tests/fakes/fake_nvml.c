@@ -51,7 +51,7 @@ static int fake_retired_pages(void *device, int *pending) {
 static const struct {
     const char *name;
     void (*function)(void);
-} symbols[] = {
+} nvml_symbols[] = {
     {"nvmlInit_v2", (void (*)(void))fake_init},
     {"nvmlShutdown", (void (*)(void))fake_shutdown},
     {"nvmlDeviceGetHandleByPciBusId_v2", (void (*)(void))fake_find},
@@ -69,9 +69,9 @@ void *ot_fake_nvml_dlsym(void *library, const char *name) {
     (void)library;
     if (ot_fake_nvml.missing_symbol && strcmp(name, ot_fake_nvml.missing_symbol) == 0)
         return NULL;
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++)
-        if (strcmp(symbols[i].name, name) == 0)
-            memcpy(&function, &symbols[i].function, sizeof function);
+    for (size_t i = 0; i < sizeof nvml_symbols / sizeof *nvml_symbols; i++)
+        if (strcmp(nvml_symbols[i].name, name) == 0)
+            memcpy(&function, &nvml_symbols[i].function, sizeof function);
     return function;
 }
 

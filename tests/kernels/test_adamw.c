@@ -40,7 +40,8 @@ static void check_against_scalar(const char *name) {
         print_message("this CPU has no %s\n", name);
         skip();
     }
-    for (int inputs = 0; inputs < N_INPUTS; inputs++)
+    /* What is read and written does not depend on the values. */
+    for (int inputs = 0; inputs < (tests_are_few() ? 1 : N_INPUTS); inputs++)
         for (int kind = 0; kind < KINDS; kind++) {
             fill(&begin, (enum inputs)inputs, kind_at(kind));
             for (int s = 0; s < SIZES; s++)

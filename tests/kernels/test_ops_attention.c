@@ -424,7 +424,9 @@ static void test_caps_and_sinks(void **state) {
         {150, 150, 4, 2, 24, 0, 0, .backward = true, .sink = 12},  /* much larger than the scores */
         {150, 150, 4, 2, 24, 0, 0, .backward = true, .sink = -12}, /* much smaller */
     };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i += tests_are_brief() ? 2 : 1)
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i += tests_are_for_races() ? 4
+                                                                : tests_are_brief()   ? 2
+                                                                                      : 1)
         check_shape(&shapes[i]);
 }
 

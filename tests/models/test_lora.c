@@ -464,10 +464,12 @@ static void test_head_drops_by_place(void **state) {
     (void)state;
     struct ot_lora lora = {.choose = only_head, .dropout = 0.5f};
     check_head(&lora, "base_model.model.lm_head.lora_A.weight");
-    check_head(&lora, "model.norm.weight");
+    if (!tests_are_few())
+        check_head(&lora, "model.norm.weight");
     lora.dora = true;
     check_head(&lora, "base_model.model.lm_head.lora_magnitude_vector");
-    check_head(&lora, "model.norm.weight");
+    if (!tests_are_few()) /* the same code, another slope */
+        check_head(&lora, "model.norm.weight");
 }
 
 int main(void) {

@@ -142,15 +142,15 @@ class CompactState(program.ProgramTest):
             self.assertFalse(os.path.exists(self.path("refused/checkpoints")))
 
     def test_a_plan_is_smaller(self):
-        words = ["plan", "--model", "llama-7b", "--gpu", "rtx4090", "--ram", "96G", "--nvme", self.path("disk") + ":400G"]
+        words = ["plan", "--model", "tinyllama-1.1b", "--gpu", "rtx4090", "--ram", "32G"]
         plans = {state: self.succeed(*words, *FORMATS[state]).out for state in ("fp32", "8bit", "bare")}
         self.assertNotIn("        state   ", plans["fp32"])
         self.assertIn("        state   8bit: AdamW's means take 2.1 bytes a parameter instead of 8", plans["8bit"])
-        self.assertIn("a checkpoint takes 75.3 GiB", plans["fp32"])
-        self.assertIn("a checkpoint takes 38.4 GiB", plans["8bit"])
+        self.assertIn("a checkpoint takes 12.3 GiB", plans["fp32"])
+        self.assertIn("a checkpoint takes 6.3 GiB", plans["8bit"])
         self.assertNotIn("        masters ", plans["8bit"])
         self.assertIn("        masters none: each update rounds the bf16 weights stochastically", plans["bare"])
-        self.assertIn("a checkpoint takes 25.9 GiB", plans["bare"])
+        self.assertIn("a checkpoint takes 4.2 GiB", plans["bare"])
 
 
 if __name__ == "__main__":

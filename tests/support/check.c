@@ -108,6 +108,14 @@ bool tests_are_few(void) {
     return tests_are_brief() && !getenv("OT_TEST_SLOW");
 }
 
+bool tests_are_for_races(void) {
+#ifdef __SANITIZE_THREAD__
+    return tests_are_few();
+#else
+    return false;
+#endif
+}
+
 uint64_t mix_bits(uint64_t x) {
     x += 0x9e3779b97f4a7c15;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;

@@ -45,6 +45,10 @@ bool tests_are_brief(void);
 /* True if they are brief and OT_TEST_SLOW is not set: then fewer still, because sanitizers look for errors of
  * memory and for races, and the release build compares the bits of all cases. */
 bool tests_are_few(void);
+/* True if they are few and this build looks for races alone (ThreadSanitizer). Then cases are left out whose
+ * threads do what the threads of another case do, such as other formats of numbers: the build with
+ * AddressSanitizer runs them. */
+bool tests_are_for_races(void);
 
 /* A pseudo-random number that depends on x alone (splitmix64). */
 uint64_t mix_bits(uint64_t x);

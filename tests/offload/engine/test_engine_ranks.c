@@ -87,7 +87,8 @@ static void two_ranks_without_clipping(void **state) {
 
 static void three_ranks(void **state) {
     (void)state;
-    all_mixes(3, OT_BF16, false, 0);
+    if (!tests_are_for_races())
+        all_mixes(3, OT_BF16, false, 0);
     if (!tests_are_few())
         all_mixes(3, OT_F32, true, 1);
 }
@@ -326,7 +327,8 @@ static void any_number_of_ranks(enum ot_dtype dtype, bool tied, float clip, int 
 
 static void any_number_of_ranks_fp32(void **state) {
     (void)state;
-    any_number_of_ranks(OT_F32, true, 1, 0);
+    if (!tests_are_for_races())
+        any_number_of_ranks(OT_F32, true, 1, 0);
     if (!tests_are_few())
         any_number_of_ranks(OT_F32, false, 0, 1);
 }

@@ -82,7 +82,7 @@ static void ring_depths(void **state) {
     char what[96];
     tiny_defaults(&run, 2, true, OT_BF16);
     train_resident(&run, &resident);
-    for (int slots = 2; slots <= 8; slots += tests_are_brief() ? 3 : 1)
+    for (int slots = 2; slots <= 8; slots += tests_are_for_races() ? 6 : tests_are_brief() ? 3 : 1)
         for (int io = OT_IO_URING; io <= OT_IO_POOL; io++) {
             run.io = (enum ot_io_choice)io;
             run.stripes = 1 + slots % 4;
@@ -127,7 +127,7 @@ static void spill_gradients(struct tiny_run *run, int rounds, int slots) {
 static void gradients(void **state) {
     (void)state;
     static const unsigned engines[3] = {1 << OT_TILE_CPU, 1 << OT_TILE_STREAM, 7};
-    for (int mix = 0; mix < 24; mix += tests_are_brief() ? 5 : 1) {
+    for (int mix = 0; mix < 24; mix += tests_are_for_races() ? 7 : tests_are_brief() ? 5 : 1) {
         struct tiny_run run;
         struct tiny_result resident;
         char what[96];

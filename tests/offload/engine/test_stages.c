@@ -66,7 +66,7 @@ static void homes(void **state) {
     (void)state;
     static const int rank_counts[] = {2, MOST_RANKS, 4};
     bool slow = getenv("OT_TEST_SLOW") != NULL;
-    for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
+    for (int dtype = OT_F32; dtype <= OT_F16; dtype += tests_are_for_races() ? 2 : 1)
         for (int tied = slow ? 0 : dtype % 2; tied <= (slow ? 1 : dtype % 2); tied++) {
             struct tiny_run run;
             struct tiny_result want;
@@ -95,7 +95,7 @@ static void rounds_in_flight(void **state) {
     struct tiny_result want;
     defaults(&run, OT_BF16, true, 1);
     train_alone(&run, false, &want);
-    for (int rounds = 2; rounds <= 6; rounds += 2)
+    for (int rounds = 2; rounds <= 6; rounds += tests_are_for_races() ? 4 : 2)
         for (int turn = slow ? 0 : rounds / 2 % 2; turn <= (slow ? 1 : rounds / 2 % 2); turn++) {
             int mix = rounds / 2 + turn;
             struct tiny_world w = {.ranks = 2 + mix % 3,

@@ -79,7 +79,11 @@ static struct ot_plan_request random_request(struct fake *f, uint64_t seed) {
 
 static void a_refusal_is_right_and_every_plan_fits(void **state) {
     (void)state;
-    int trials = tests_are_brief() ? 20 : getenv("OT_TEST_SLOW") ? 400 : 48, refused = 0, made = 0;
+    int trials = tests_are_few()          ? 12
+                 : tests_are_brief()      ? 20
+                 : getenv("OT_TEST_SLOW") ? 400
+                                          : 48,
+        refused = 0, made = 0;
     for (uint64_t seed = 0; seed < (uint64_t)trials; seed++) {
         struct fake f;
         struct ot_plan_request rq = random_request(&f, seed);
