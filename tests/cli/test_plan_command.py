@@ -251,8 +251,8 @@ class Plan(plan_test.PlanTest):
         self.assertNotIn("chunks", self.succeed(*base, "2k", "--micro-batch", "2").out)
 
     def test_two_options_where_one_is_not_enough(self):
-        base = ["plan", "--model", "tinyllama-1.1b", "--gpu", "rtx3060", "--gpu-mem", "2G", "--ram", "8G", "--rope-scaling", "yarn:16"]
-        rows = ["--seq-len", "32k", "--tokens-per-step", "32k"]
+        base = ["plan", "--model", "tinyllama-1.1b", "--gpu", "rtx3060", "--gpu-mem", "2G", "--ram", "8G", "--rope-scaling", "yarn:32"]
+        rows = ["--seq-len", "64k", "--tokens-per-step", "64k"]
         self.assertRegex(self.fail_with(BUDGET, "What helps: ", *base, *rows), r"What helps: --seq-len \S+ with --nvme \d+[MG]$")
         self.check_cures(base, rows)
 
