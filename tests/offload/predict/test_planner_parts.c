@@ -413,21 +413,18 @@ static const struct {
 };
 enum { MOVES = sizeof moves / sizeof *moves };
 
-/* One bad choice in the best plan, and only this choice is open: a climb mends it. If none is open, a climb
- * tries nothing. */
+/* One bad choice in the best plan, and only it is open: a climb mends it. None is open: it tries nothing. */
 static void check_moves(bool slow) {
     struct case_of_search c;
     struct ot_planner_result best;
     open_case_of(&c, slow ? 2e12 : 5e13);
-    c.given.budget_bytes[OT_TIER_GPU] = (size_t)200 * MIB;
-    c.given.budget_bytes[OT_TIER_HOST] = 2 * GIB;
-    c.given.budget_bytes[OT_TIER_NVME] = 4 * GIB;
+    memcpy(c.given.budget_bytes, (size_t[]){200 * MIB, 2 * GIB, 4 * GIB}, sizeof c.given.budget_bytes);
     c.given.shadows = 0;
     check_ok(ot_planner_choose(&c.given, &c.costs, &best));
-    ot_plan_free(&best.plan);
     const double good = best.prediction.step_seconds;
-    if (slow) /* a layer that keeps less works in more memory, which a spoiled plan must have */
-        best.forced.budget_bytes[OT_TIER_GPU] = c.given.budget_bytes[OT_TIER_GPU] = (size_t)240 * MIB;
+    ot_plan_free(&best.plan);
+    if (slow) /* a layer that keeps less works in more memory */
+        best.forced.budget_bytes[OT_TIER_GPU] = c.given.budget_bytes[OT_TIER_GPU] = 240 * MIB;
     for (int m = 0; m < MOVES; m++) {
         struct ot_plan_request bad = best.forced;
         if (moves[m].slow != slow)
