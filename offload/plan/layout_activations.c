@@ -39,8 +39,8 @@ static int *add_own_boundaries(struct ot_layout_maker *mk, enum ot_tier tier, si
 static int *add_activation_slots(struct ot_layout_maker *mk, size_t bytes) {
     const struct ot_layout *layout = mk->layout;
     int n = mk->plan->activation_slots, last = mk->chain->n_blocks - 2, places = layout->places;
-    int forward = ot_plan_has_stages(mk->plan) ? 0 : ot_min(n, layout->n_boundaries * places);
-    int further = n - forward;
+    int64_t buffers = ot_plan_has_stages(mk->plan) ? 0 : (int64_t)layout->n_boundaries * places;
+    int further = n - (int)ot_min(n, buffers);
     int first = further ? ot_layout_add_row(mk, OT_TIER_GPU, "activation slots", bytes, 1, further) : 0;
     int *slots = mk->sizes || first == OT_NO_BUFFER ? NULL : ot_layout_new_indices(mk, n);
     for (int i = 0; slots && layout->boundary_gpu && i < n; i++) {
