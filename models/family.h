@@ -190,10 +190,10 @@ void ot_model_config_put(const struct ot_model_config *config, struct ot_json_wr
 double ot_config_decimal(float value);
 
 /* Stretches the context of a model, as a person says it: "yarn:4", "linear:2" or "dynamic:4". max_position
- * grows by the factor (dynamic: ot_model_longest_row does). YaRN replaces a scaling of type linear or llama3
- * that the model has, over the positions that the model had before it; linear, llama3 and yarn multiply the
- * factor of a scaling of their own type. Errors: OT_E_USAGE (another text; the model has no rope, or a
- * scaling that this one cannot replace). */
+ * grows by the factor (dynamic: ot_model_longest_row does). A scaling that the model has already: YaRN
+ * replaces one of type llama3, over its original positions; linear, llama3 and yarn multiply the factor of
+ * one of their own type. Errors: OT_E_USAGE (another text; the model has no rope, or a scaling that this one
+ * cannot replace). */
 int ot_model_config_scale_rope(struct ot_model_config *config, const char *text);
 /* True if both have the same rope. */
 bool ot_model_config_same_rope(const struct ot_model_config *a, const struct ot_model_config *b);

@@ -330,11 +330,12 @@ static int read_said(const char *text, enum ot_rope_scaling *scaling, double *fa
     return 0;
 }
 
-/* A scaling that the config has may be replaced by YaRN, and linear and llama3 lengthen their own kind. */
+/* YaRN may replace llama3, and linear, llama3 and yarn lengthen their own kind. YaRN may not replace linear:
+ * configs differ in whether max_position_embeddings counts that factor. */
 static int check_replaces(enum ot_rope_scaling own, enum ot_rope_scaling scaling) {
     static const char *const replaced_by[OT_ROPE_SCALINGS] = {[OT_ROPE_PLAIN] =
                                                                   "yarn:N, linear:N or dynamic:N",
-                                                              [OT_ROPE_LINEAR] = "yarn:N or linear:N",
+                                                              [OT_ROPE_LINEAR] = "linear:N",
                                                               [OT_ROPE_LLAMA3] = "yarn:N or llama3:N",
                                                               [OT_ROPE_YARN] = "yarn:N"};
     const char *by = replaced_by[own], *name = by ? strstr(by, SCALING_NAMES[scaling]) : NULL;
@@ -356,11 +357,9 @@ static void set_yarn(struct ot_model_config *c, double factor) {
         return;
     }
     double positions = (double)c->max_position;
-    double original = rope->scaling == OT_ROPE_LLAMA3   ? rope->original_max_position
-                      : rope->scaling == OT_ROPE_LINEAR ? positions / rope->factor
-                                                        : positions;
-    rope->original_max_position = original;
-    rope->factor = factor * positions / original;
+    if (rope->scaling == OT_ROPE_PLAIN)
+        rope->original_max_position = positions;
+    rope->factor = factor * positions / rope->original_max_position;
     rope->attention_factor = yarn_magnitude(rope->factor, 1);
     rope->beta_fast = 32;
     rope->beta_slow = 1;

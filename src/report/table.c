@@ -298,8 +298,7 @@ void ot_report_put_ledger(const struct ot_ledger *ledger, struct ot_json_writer 
     ot_json_end_array(w);
 }
 
-/* Each of the following tells one thing that is particular about a plan, after the word that begins its line;
- * or nothing. */
+/* Each of the following functions writes one line of ot_report_details, or returns 0: nothing is to tell. */
 
 static int tell_chunks(const struct ot_model *model, const struct ot_plan *plan,
                        char line[OT_TABLE_LINE_BYTES]) {
@@ -311,7 +310,7 @@ static int tell_chunks(const struct ot_model *model, const struct ot_plan *plan,
         ot_text_count(plan->micro_tokens, tokens), ot_text_count(ot_model_get_chunk(model), chunk));
 }
 
-/* Which experts of a layer are copied to the GPU, if layers stream by parts. */
+/* Tells which experts of a layer are copied to the GPU, if layers stream by parts. */
 static int tell_experts(const struct ot_model *model, const struct ot_plan *plan,
                         char line[OT_TABLE_LINE_BYTES]) {
     const struct ot_chain *chain = ot_model_chain(model);
@@ -329,7 +328,7 @@ static int tell_experts(const struct ot_model *model, const struct ot_plan *plan
                                   used / layers, parts / layers, layers);
 }
 
-/* The size of the encoded slabs, and the effect of training over them. */
+/* Tells the size of the encoded slabs, and the effect of training over them. */
 static int tell_base(const struct ot_model *model, enum ot_base_type base, char line[OT_TABLE_LINE_BYTES]) {
     enum ot_dtype dtype = ot_model_chain(model)->dtype;
     char small[OT_TEXT_BYTES], large[OT_TEXT_BYTES];
@@ -346,7 +345,7 @@ static int tell_base(const struct ot_model *model, enum ot_base_type base, char 
         ot_text_bytes((double)plain, large), ot_dtype_name(dtype));
 }
 
-/* The size and the cost of a compact state. */
+/* Tells the size and the cost of a compact state. */
 static int tell_state(enum ot_state_format format, char line[OT_TABLE_LINE_BYTES]) {
     if (format == OT_STATE_F32)
         return 0;

@@ -345,7 +345,11 @@ static int open_machine(struct ot_settings *settings, struct ot_session *out) {
 }
 
 int ot_session_scale_rope(const struct ot_options *options, struct ot_model_config *config) {
+    bool had_one = config->rope.scaling != OT_ROPE_PLAIN;
     int rc = options->rope_scaling ? ot_model_config_scale_rope(config, options->rope_scaling) : 0;
+    if (rc == 0 && options->rope_scaling && had_one)
+        ot_log(OT_LOG_INFO, "note    --rope-scaling %s replaces the rope_scaling of the model's config",
+               options->rope_scaling);
     return rc < 0 ? ot_fail_context(rc, "--rope-scaling") : 0;
 }
 

@@ -379,8 +379,8 @@ static int emit_two(struct word *w, unsigned first, unsigned second, size_t begi
 }
 
 /* Emits the runs of common characters from byte `begin` on, where there are no symbols yet. If a character
- * follows that is not common and may join the last run, this run becomes symbols instead. *end: behind what
- * it has taken, at least one character. */
+ * follows that is not common and may join the last run, this run becomes symbols instead. *end: the
+ * byte behind the last character taken, of which there is at least one. */
 static int take_common(struct word *w, size_t begin, size_t *end) {
     const struct ot_bpe *bpe = &w->e->t->bpe;
     const struct ot_piece *piece = w->piece;

@@ -43,6 +43,17 @@ struct bench {
     int64_t n;
 };
 
+static struct ot_model *open_bench(struct bench *b, const struct ot_model_config *config, enum ot_dtype dtype,
+                                   int threads) {
+    const struct ot_device_config device_config = {.kind = "cpu", .threads = threads};
+    struct ot_model *model;
+    must(ot_device_open(&device_config, &b->device));
+    must(ot_lane_open(b->device, "compute", &b->lane));
+    must(ot_model_open(config, dtype, config->max_position, &model));
+    b->chain = ot_model_chain(model);
+    return model;
+}
+
 /* Small positive numbers in every dtype, and 0 as ids, positions and row starts. */
 static void *filled(const struct bench *b, size_t bytes, int value) {
     void *memory;
@@ -96,14 +107,9 @@ static double measure(const struct bench *b, int rounds, double backward[OT_KEEP
 
 static void bench(const struct ot_model_config *config, enum ot_dtype dtype, int threads, int rounds) {
     static const char *const names[OT_KEEP_LEVELS] = {"none", "attention", "products", "all"};
-    const struct ot_device_config device_config = {.kind = "cpu", .threads = threads};
     struct bench b = {.n = config->max_position};
-    struct ot_model *model;
     double backward[OT_KEEP_LEVELS];
-    must(ot_device_open(&device_config, &b.device));
-    must(ot_lane_open(b.device, "compute", &b.lane));
-    must(ot_model_open(config, dtype, config->max_position, &model));
-    b.chain = ot_model_chain(model);
+    struct ot_model *model = open_bench(&b, config, dtype, threads);
     double forward = measure(&b, rounds, backward), whole = forward + backward[OT_KEEP_NONE];
     printf("%.0f M parameters, %s, a row of %lld tokens: forward %.1f us a token and layer\n",
            (double)ot_model_param_count(config) * 1e-6, ot_dtype_name(dtype), (long long)b.n,
@@ -134,14 +140,9 @@ static double measure_chunks(const struct bench *b, const struct ot_block_run *r
 static void bench_chunks(const struct ot_model_config *config, enum ot_dtype dtype, int threads, int rounds) {
     static const int64_t chunks[] = {INT64_MAX, OT_CHUNK_TOKENS, 1024};
     enum { CHUNKS = sizeof chunks / sizeof *chunks };
-    const struct ot_device_config device_config = {.kind = "cpu", .threads = threads};
     struct bench b = {.n = ROWS * ROW_TOKENS};
-    struct ot_model *model;
     double least[CHUNKS];
-    must(ot_device_open(&device_config, &b.device));
-    must(ot_lane_open(b.device, "compute", &b.lane));
-    must(ot_model_open(config, dtype, config->max_position, &model));
-    b.chain = ot_model_chain(model);
+    struct ot_model *model = open_bench(&b, config, dtype, threads);
     ot_model_set_chunk(model, INT64_MAX); /* the most memory */
     struct ot_block_run run = make_run(&b);
     int32_t *starts = filled(&b, (size_t)b.n * sizeof *starts, 0);

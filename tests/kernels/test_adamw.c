@@ -40,7 +40,7 @@ static void check_against_scalar(const char *name) {
         print_message("this CPU has no %s\n", name);
         skip();
     }
-    /* What is read and written does not depend on the values. */
+    /* The values do not change which bytes are read and written. */
     for (int inputs = 0; inputs < (tests_are_few() ? 1 : N_INPUTS); inputs++)
         for (int kind = 0; kind < KINDS; kind++) {
             fill(&begin, (enum inputs)inputs, kind_at(kind));

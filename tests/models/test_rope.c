@@ -134,9 +134,9 @@ static void test_replaced_scalings(void **state) {
     check_ok(ot_model_config_scale_rope(&config, "linear:4"));
     check_ok(ot_model_config_scale_rope(&config, "linear:2"));
     assert_true(config.max_position == 16384 && config.rope.factor == 8);
-    check_ok(ot_model_config_scale_rope(&config, "yarn:2"));
-    assert_true(config.max_position == 32768 && config.rope.factor == 16);
-    assert_true(config.rope.original_max_position == 2048);
+    check_fails(ot_model_config_scale_rope(&config, "yarn:2"), OT_E_USAGE,
+                "of type linear can be replaced by linear:N, not by yarn");
+    check_fails(ot_model_config_scale_rope(&config, "linear:2e4"), OT_E_USAGE, "at most 10000");
 }
 
 int main(void) {

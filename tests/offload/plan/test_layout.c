@@ -93,8 +93,8 @@ static void workspace_is_the_largest_blocks(void **state) {
     }
 }
 
-/* Where each middle block keeps activations, no work has room for what they keep: not of middle blocks, whose
- * work falls from level to level, and the edges keep nothing. */
+/* If each middle block keeps activations, work has the size of the largest block at the levels in use. The
+ * edges keep nothing, and here need 1,500 bytes a token. */
 static void work_has_no_room_for_what_is_kept(void **state) {
     (void)state;
     static const struct {
