@@ -57,7 +57,8 @@ const char *ot_report_rounds(const struct ot_plan *plan, char text[OT_TEXT_BYTES
 /* Puts the members "rounds" and "kept": for each tier, the level and the number of layers. */
 void ot_report_put_kept(const struct ot_plan *plan, struct ot_json_writer *w);
 /* Writes what is particular about a plan, a line each: "chunks  each layer takes a micro-batch of 9,000
- * tokens in chunks of 4,096", then lines that begin with experts, base, state and masters. Returns their number. */
+ * tokens in chunks of 4,096", then lines that begin with experts, base, state and masters. Returns their
+ * number. */
 enum { OT_REPORT_MOST_DETAILS = 5 };
 int ot_report_details(const struct ot_model *model, const struct ot_plan *plan, const struct ot_options *o,
                       char lines[OT_REPORT_MOST_DETAILS][OT_TABLE_LINE_BYTES]);
