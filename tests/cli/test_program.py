@@ -224,7 +224,7 @@ class Train(program.ProgramTest):
 
     def test_a_terminal_gets_a_bar(self):
         here, there = os.openpty()
-        child = subprocess.Popen([PROGRAM, *SMALL, "--data", self.rows, "--out", self.path("tty"), "--steps", "3"],
+        child = subprocess.Popen([PROGRAM, *SMALL, *program.SMALL_MACHINE, "--data", self.rows, "--out", self.path("tty"), "--steps", "3"],
                                  stderr=there)
         os.close(there)
         text = b""

@@ -279,11 +279,12 @@ class Twice(StopTest):
 class GoesOn(StopTest):
     def test_what_remains_and_the_whole(self):
         """After a resume each figure says whether it is of this part of the run or of the whole run."""
-        words = [word for word in self.command("rest", "--save-every", "1", "--keep", "99") if word != "--no-forecast"]
+        saves = ("--save-every", "1", "--keep", "99", *program.SMALL_MACHINE)
+        words = [word for word in self.command("rest", *saves) if word != "--no-forecast"]
         plain = self.succeed(*words)
         self.assertRegex(plain.err, r"\nexpect  [^\n]* tok/s · 20 steps in ")
         self.assertRegex(plain.err, r"\ndone    20 of 20 steps · [^\n]* · \d[^\n]* tokens in [^\n]*\n(?!        all)")
-        self.stop_after(3, "rest", "--save-every", "1", "--keep", "99")
+        self.stop_after(3, "rest", *saves)
         step = self.checkpoints("rest")[-1]
         err = self.succeed(*words).err
         self.assertRegex(err, rf"\nexpect  [^\n]* tok/s · remaining {20 - step} steps in \S+ · all 20 steps in ")

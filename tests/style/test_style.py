@@ -4,6 +4,7 @@ and files and lines stay readable.
 Usage: test_style.py SOURCE_ROOT
 """
 
+import functools
 import os
 import re
 import shutil
@@ -130,14 +131,18 @@ def names_included(lines):
     return re.findall(r'^#include "([^"]+)"', "\n".join(lines), re.MULTILINE)
 
 
+@functools.cache
 def sources():
+    """[(path, its lines)], read once for all tests."""
+    found = []
     for folder in FOLDERS:
         for where, _, names in os.walk(os.path.join(root, folder)):
             for name in names:
                 if name.endswith((".c", ".h", ".inc", ".cpp", ".cu", ".cuh")):
                     path = os.path.relpath(os.path.join(where, name), root)
                     with open(os.path.join(root, path), encoding="utf-8") as file:
-                        yield path, file.read().split("\n")
+                        found.append((path, file.read().split("\n")))
+    return found
 
 
 class Style(unittest.TestCase):

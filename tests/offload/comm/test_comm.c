@@ -49,7 +49,7 @@ static int check_in_rank(struct ot_world *world) {
 }
 
 /* Without the largest sizes where many ranks would take long. Only slow tests have the largest also for one
- * rank, which is like `self`, and for the names that stand for the ring or the sockets. */
+ * rank, which is like `self`, and for names and plugins that stand for the ring or the sockets. */
 static void check_ranks(const struct ot_comm_v1 *given, const char *given_name, int ranks) {
     if (tests_are_for_races() && (ranks == 2 || ranks == 4))
         return;
@@ -59,7 +59,7 @@ static void check_ranks(const struct ot_comm_v1 *given, const char *given_name, 
                                                : NULL;
     name = given_name;
     bool slow = getenv("OT_TEST_SLOW") != NULL;
-    bool largest = ranks <= 3 && !tests_are_brief() && (slow || (given && ranks > 1));
+    bool largest = ranks <= 3 && !tests_are_brief() && (slow || (want_way && ranks > 1));
     n_sizes = N_SIZES - !largest - (tests_are_brief() && ranks > (slow ? 4 : 3));
     start_ranks(ranks, check_in_rank);
     await_ranks();
