@@ -268,6 +268,7 @@ static void run_case(struct ops_fixture *f, const void *argument) {
     op.dq = grads[DQ];
     op.dk = grads[DK];
     op.dv = grads[DV];
+    op.lddk = op.lddv = ld(s, false);
     op.forward.lse = ops_upload(f, OT_F32, c->lse, s->heads * s->n);
     op.forward.slopes = s->slopes ? ops_upload(f, OT_F32, c->slopes, s->heads) : NULL;
     op.scratch = ops_blank(f, ot_attention_backward_scratch_bytes(s->n, s->heads));

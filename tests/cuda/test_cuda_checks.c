@@ -65,6 +65,8 @@ static void run_attention(const struct work *w, enum ot_dtype dtype, int dim, en
         .dq = part(w, 5),
         .dk = part(w, 6),
         .dv = part(w, 7),
+        .lddk = dim,
+        .lddv = dim,
         .scratch = (float *)(void *)(part(w, 8) + 2048)};
     ot_device_ops(w->device)->attention(w->lane, &op.forward);
     if (feature != PAST)
