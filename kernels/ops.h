@@ -139,8 +139,8 @@ struct ot_rope {
     void *x;
 };
 
-/* Causal attention of n queries over n_keys keys. Query i is at key index i + n_keys - n. In training n_keys
- * = n; with a key/value cache n_keys = past + n. Query i sees the keys j with
+/* Causal attention of n queries over n_keys keys. Query i is at key index i + n_keys - n. For whole rows
+ * n_keys = n; with a key/value cache, or a piece of a row, n_keys = past + n. Query i sees the keys j with
  *
  *     row_start[i] <= j <= i + n_keys - n   and   (window == 0 or j > i + n_keys - n - window)
  *
@@ -175,14 +175,34 @@ struct ot_attention {
     float *lse;
 };
 
-/* For the training shape only (n_keys = n). dq, dk and dv are written with ldq, ldk and ldv and must not
- * overlap the inputs. dsinks is accumulated, like the gradient of a weight: one sum over all queries for each
- * head. scratch: fp32, ot_attention_backward_scratch_bytes() bytes. */
+/* dq [n, heads, head_dim] is written with ldq, and dk and dv [n, kv_heads, head_dim] with lddk and lddv. They
+ * must not overlap the inputs. dsinks is accumulated, like the gradient of a weight: one sum over all queries
+ * for each head. scratch: fp32, ot_attention_backward_scratch_bytes() bytes.
+ *
+ * Without dk_sums and dv_sums (both NULL), n_keys = n.
+ *
+ * PIECES. With them, n_keys >= n >= 1: a long row goes backward piece by piece. The queries of a piece are at
+ * the last n keys, the piece's own keys. dk and dv are the gradients of its own keys alone. The sums, fp32
+ * [n_keys, kv_heads, head_dim] without gaps and aligned to 16 bytes, carry the gradients of keys to earlier
+ * pieces. If g[j] is the gradient of key j by the queries of this piece,
+ *
+ *     sums[j] = sums[j] + g[j]                   for the keys before the piece, j < n_keys - n
+ *     dk[j - (n_keys - n)] = sums[j] + g[j]      for its own keys; their sums are read only
+ *
+ * and the same for dv. g[j] is a finished fp32 sum, in the order that each device has for whole rows; adding
+ * it is one more fp32 addition; dk and dv are rounded after that. So the pieces of a row go from the last to
+ * the first, and the caller clears the sums before the last. A piece may begin at any key. The sums of keys
+ * that no query of the piece sees keep their values.
+ *
+ * The random words of a dropped weight depend on n and n_keys (ops_drop.h), so forward and backward of one
+ * piece agree. Pieces of one row share words, unless each has its own noise. */
 struct ot_attention_backward {
     struct ot_attention forward; /* the arguments of forward, with the out and lse that it wrote */
     const void *dout;            /* stride: forward.ldo */
     void *dq, *dk, *dv;
-    float *dsinks; /* [heads]; NULL: not wanted, and always without sinks */
+    int64_t lddk, lddv;       /* elements between tokens */
+    float *dk_sums, *dv_sums; /* NULL: whole rows */
+    float *dsinks;            /* [heads]; NULL: not wanted, and always without sinks */
     float *scratch;
 };
 

@@ -187,6 +187,8 @@ void ot_decoder_attend_backward(const struct ot_layer_call *call, const struct o
         .dq = grad->q,               /* [n, heads, head_dim] */
         .dk = grad->k,               /* [n_keys, kv_heads, head_dim] */
         .dv = grad->v,               /* [n_keys, kv_heads, head_dim] */
+        .lddk = grad->ldk,
+        .lddv = grad->ldv,
         .dsinks = ot_run_grad(call->run, call->at->sinks),
         .scratch = call->memory.attention,
     };

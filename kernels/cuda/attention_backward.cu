@@ -76,8 +76,8 @@ cudaError_t ot_attend_spans_backward_tiled(const struct ot_attend_spans_backward
 static bool is_tiled(const struct ot_attention_backward *op, const struct ot_cuda_stream *on) {
     const struct ot_attention *f = &op->forward;
     return ot_attention_is_tiled(f, on->arch) && ot_attention_is_aligned(op->dout, f->ldo) &&
-           ot_attention_is_aligned(op->dq, f->ldq) && ot_attention_is_aligned(op->dk, f->ldk) &&
-           ot_attention_is_aligned(op->dv, f->ldv) &&
+           ot_attention_is_aligned(op->dq, f->ldq) && ot_attention_is_aligned(op->dk, op->lddk) &&
+           ot_attention_is_aligned(op->dv, op->lddv) &&
            on->shared_bytes >= (on->arch < 80 ? BACKWARD_SMALL_BYTES : BACKWARD_BYTES);
 }
 

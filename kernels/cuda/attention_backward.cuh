@@ -28,8 +28,12 @@
  *
  * INVISIBLE TILES are skipped. The queries of a block need the keys from the first key of the block's first
  * query to the last key of its last query. The keys of a block are seen by the queries from the block itself
- * on, up to the first query whose row begins after the block. Inside a visited piece of 8 N rows, pairs that
- * do not see each other get p = ds = 0. (A NaN there spreads through its piece, no further.)
+ * on (from query 0 on, if the block lies before a piece), up to the first query whose row begins after the
+ * block. Inside a visited part of 8 N rows, pairs that do not see each other get p = ds = 0. (A NaN there
+ * spreads through its part, no further.)
+ *
+ * PIECES OF ROWS (kernels/ops.h) have keys before query 0. A block of keys that no query sees ends at once.
+ * The others add the stored sums to the finished sums in registers, before they store.
  *
  * COST. One mma of a warp multiplies 16x16 by 16x8. A warp owns M fragments of 16 rows and takes N fragments
  * of 8 visited rows at a time. An ldmatrix.x4 reads 512 bytes from shared memory. So each mma reads
@@ -193,9 +197,10 @@ __device__ __forceinline__ backward_sight backward_look(const struct ot_attentio
                                                         int key, int keys) {
     int any_first = ot_attention_keys(op, query).first,
         all_first = ot_attention_keys(op, query + queries - 1).first;
-    if (query + queries - 1 < key || key + keys <= any_first)
+    int own = query + ot_attention_past(op); /* the first query's key */
+    if (own + queries - 1 < key || key + keys <= any_first)
         return SEES_NONE;
-    return key + keys - 1 <= query && key >= all_first ? SEES_ALL : SEES_SOME;
+    return key + keys - 1 <= own && key >= all_first ? SEES_ALL : SEES_SOME;
 }
 
 /* The same for spans. All lanes of the warp must call. Op: ot_attend_spans, or the rows of one run. */

@@ -136,6 +136,12 @@ __device__ __forceinline__ void keys_slopes(uint32_t (&rounded)[M][N / 2][4], fl
 
 /* ---- the visited queries of a block ---- */
 
+/* The elements between tokens in dk and dv, and the key of their first token. */
+struct keys_results {
+    int64_t lddk, lddv;
+    int first;
+};
+
 /* The visited queries of a block, and how it makes scores of them, for each op. table: the biases, behind the
  * stages. */
 template <class T, class S, class Op>
@@ -148,20 +154,24 @@ struct keys_view<T, S, struct ot_attention_backward> {
     int first, end; /* queries */
 
     __device__ __forceinline__ keys_view(const struct ot_attention_backward &op, int, int begin, float *)
-        : first(begin),
-          end(ot_attention_end_query(
-              op.forward, begin, begin + S::OWNED < op.forward.n ? begin + S::OWNED : (int)op.forward.n)) {}
+        : first(ot_attention_first_query(op.forward, begin)),
+          end(ot_attention_end_query(op.forward, begin, min(begin + S::OWNED, keys(op.forward)))) {}
     __device__ __forceinline__ source visited(const struct ot_attention_backward &op, int) const {
         return {op.forward.q, op.dout, op.forward.ldq, op.forward.ldo};
     }
     __device__ __forceinline__ ot_score_scale scale(const struct ot_attention &f, int head) const {
         return ot_score_scale(f, head);
     }
-    __device__ static __forceinline__ int past(const struct ot_attention &) { return 0; }
+    __device__ static __forceinline__ int past(const struct ot_attention &f) { return ot_attention_past(f); }
     __host__ __device__ static __forceinline__ int kv_heads(const struct ot_attention &f) {
         return (int)f.kv_heads;
     }
-    __host__ __device__ static __forceinline__ int keys(const struct ot_attention &f) { return (int)f.n; }
+    __host__ __device__ static __forceinline__ int keys(const struct ot_attention &f) {
+        return (int)f.n_keys;
+    }
+    __device__ static __forceinline__ keys_results results(const struct ot_attention_backward &op) {
+        return {op.lddk, op.lddv, ot_attention_past(op.forward)};
+    }
 };
 
 template <class T, class S>
@@ -199,6 +209,9 @@ struct keys_view<T, S, struct ot_attend_spans_backward> {
     }
     __host__ __device__ static __forceinline__ int keys(const struct ot_attend_spans &f) {
         return (int)f.n_keys;
+    }
+    __device__ static __forceinline__ keys_results results(const struct ot_attend_spans_backward &op) {
+        return {op.forward.ldk, op.forward.ldv, 0};
     }
 };
 
@@ -284,6 +297,9 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     const int rooms = apart ? S::OWNED_BYTES : 0;
     const View view(op, kv_head, begin,
                     reinterpret_cast<float *>(ot_shared<char>() + keys_table<S>(stages, apart)));
+    if constexpr (!View::IS_OF_SPANS)
+        if (view.first == view.end)
+            return; /* no query sees these keys: they lie before a piece of a row */
     const typename View::source source = view.visited(op, begin);
     backward_ring<T, S, true> ring = {stages,
                                       0,
@@ -333,11 +349,16 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     kv_head = backward_block() % kv_heads;
     T *owned = ot_shared<T>() + keys_team<S>() * 16 * S::M * S::DIM;
     const int key = backward_block() / kv_heads * S::OWNED + keys_team<S>() * 16 * S::M;
+    if constexpr (!View::IS_OF_SPANS)
+        if (op.dk_sums)
+            ot_tile_add_stored(sum, (values ? op.dv_sums : op.dk_sums) + kv_head * S::DIM, f, key);
+    const keys_results to = View::results(op);
     if (values)
-        backward_store<S>(static_cast<T *>(op.dv) + kv_head * S::DIM, f.ldv, key, key, n, sum,
-                          owned + S::OWNED * S::DIM);
+        backward_store<S>(static_cast<T *>(op.dv) + kv_head * S::DIM, to.lddv, key - to.first, 0,
+                          n - to.first, sum, owned + S::OWNED * S::DIM);
     else
-        backward_store<S>(static_cast<T *>(op.dk) + kv_head * S::DIM, f.ldk, key, key, n, sum, owned);
+        backward_store<S>(static_cast<T *>(op.dk) + kv_head * S::DIM, to.lddk, key - to.first, 0,
+                          n - to.first, sum, owned);
 }
 
 /* ---- launch ---- */

@@ -85,7 +85,8 @@ struct queries_view<T, S, struct ot_attention_backward> {
     __device__ __forceinline__ queries_view(const struct ot_attention_backward &op, int, int begin_, int end_,
                                             char *)
         : begin(begin_), end(end_),
-          first(ot_attention_keys(op.forward, begin).first / S::VISITED * S::VISITED), end_key(end_) {}
+          first(ot_attention_keys(op.forward, begin).first / S::VISITED * S::VISITED),
+          end_key(end_ + ot_attention_past(op.forward)) {}
     __device__ __forceinline__ bool next(const struct ot_attention_backward &) { return false; }
     __device__ __forceinline__ const struct ot_attention &rows(const struct ot_attention &f) const {
         return f;
@@ -204,9 +205,9 @@ __device__ __forceinline__ int queries_kv_head(const struct ot_attend_spans &, i
     return head;
 }
 
-/* The number of keys before the key of query 0's own token; in causal attention n_keys is n. */
-__device__ __forceinline__ int queries_past(const struct ot_attention &) {
-    return 0;
+/* The number of keys before the key of query 0's own token. */
+__device__ __forceinline__ int queries_past(const struct ot_attention &op) {
+    return ot_attention_past(op);
 }
 __device__ __forceinline__ int queries_past(const struct ot_attend_spans &f) {
     return (int)(f.n_keys - f.n);

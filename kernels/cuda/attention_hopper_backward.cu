@@ -20,10 +20,10 @@
  * or ds: ptxas moves a wait up over independent arithmetic, but not over a branch.
  *
  * DETERMINISM. One warp owns a row of a result and adds the tiles in order, head after head. The pass of
- * queries begins its tiles at multiples of 64, the pass of keys at the block's first key. So the bits depend
- * on the arguments alone. They differ from the bits of attention_backward.cuh, because the sizes of the tiles
- * differ. A warpgroup skips tiles that its rows do not see. Within a visited tile, what
- * attention_backward.cuh says about numbers that are not finite is true.
+ * queries begins its tiles at multiples of 64, the pass of keys at the query of the block's first key, or at
+ * query 0. So the bits depend on the arguments alone. They differ from the bits of attention_backward.cuh,
+ * because the sizes of the tiles differ. A warpgroup skips tiles that its rows do not see. Within a visited
+ * tile, what attention_backward.cuh says about numbers that are not finite is true.
  *
  * COST for one tile of 64 tokens, heads of 128 elements, both warpgroups, counted. Measured on an H100,
  * causal: 362 TFLOP/s for 4096 tokens, 400 for 16384; heads of 64 on an H200: 296 for 4096.
@@ -102,9 +102,9 @@ __device__ __forceinline__ void gradient_copy(const struct ot_attention_backward
     const T *q = static_cast<const T *>(f.q) + query_column, *k = static_cast<const T *>(f.k) + key_column;
     const T *dout = static_cast<const T *>(op.dout) + query_column,
             *v = static_cast<const T *>(f.v) + key_column;
-    gradient_copy_owned<S>(room.owned, QUERIES ? q : k, QUERIES ? f.ldq : f.ldk, block.begin, (int)f.n);
+    gradient_copy_owned<S>(room.owned, QUERIES ? q : k, QUERIES ? f.ldq : f.ldk, block.begin, block.rows(f));
     gradient_copy_owned<S>(room.owned + S::OWNED_TILE, QUERIES ? dout : v, QUERIES ? f.ldo : f.ldv,
-                           block.begin, (int)f.n);
+                           block.begin, block.rows(f));
     const T *a = QUERIES ? k : q, *b = QUERIES ? v : dout;
     int64_t lda = QUERIES ? f.ldk : f.ldq, ldb = QUERIES ? f.ldv : f.ldo;
     int end = block.visited.end, token = block.visited.first, head = block.head;
@@ -154,7 +154,8 @@ template <class T, class S>
 struct gradient_warp {
     const struct ot_attention_backward &op;
     const hopper_room<T, S> &room;
-    const int begin; /* the block's first row */
+    const int
+        begin; /* the block's first row, counted like the visited tokens: a key's query, a query's key */
     hopper_place<S, 1> next;
     typename S::owned a, b;
     float sum_a[1][S::DIM / 8][4], sum_b[1][S::DIM / 8][4];
@@ -166,6 +167,7 @@ struct gradient_warp {
         ot_tile_zero(sum_b);
     }
 
+    /* The warp's first row, counted so. */
     __device__ __forceinline__ int first() const { return begin + hopper_warp_row(); }
     /* The owned rows come with the first slot. */
     __device__ __forceinline__ void load(int group) {
@@ -211,7 +213,7 @@ __device__ __forceinline__ void gradient_add(gradient_warp<T, S> &warp, int head
     constexpr int SIGN = QUERIES ? 1 : -1; /* columns minus rows: times this, key minus query */
     const struct ot_attention &f = warp.op.forward;
     ot_score_scale scale(f, head);
-    const typename S::numbers of_rows(warp.op, head, warp.first());
+    const typename S::numbers of_rows(warp.op, head, warp.first() - ot_attention_past(f));
     float p[1][S::N][4], ds[1][S::N][4];
     uint32_t rounded[1][S::N / 2][4];
 #pragma unroll 1
@@ -278,8 +280,9 @@ __device__ __forceinline__ void gradient_transpose(uint32_t (&x)[4]) {
             }
 }
 
-/* Rounds and stores a warp's rows, which go to the tokens from `first` on. Four lanes have a row: each has
- * two elements of every eight. They exchange them, so that each stores 16 bytes. */
+/* Rounds and stores a warp's rows, which go to the tokens from `first` on. Tokens outside of [0, end) are
+ * left out. Four lanes have a row: each has two elements of every eight. They exchange them, so that each
+ * stores 16 bytes. */
 template <class T, int DIM>
 __device__ __forceinline__ void gradient_store(T *to, int64_t ld, int first, int end,
                                                const float (&sum)[1][DIM / 8][4]) {
@@ -295,7 +298,7 @@ __device__ __forceinline__ void gradient_store(T *to, int64_t ld, int first, int
             for (int j = 0; j < 4; j++)
                 x[j] = ot_pack_two<T>(sum[0][d + j][2 * r], sum[0][d + j][2 * r + 1]);
             gradient_transpose(x);
-            if (token < end)
+            if (token >= 0 && token < end)
                 *reinterpret_cast<uint4 *>(row + d * 8) = make_uint4(x[0], x[1], x[2], x[3]);
         }
     }
@@ -308,6 +311,8 @@ __global__ void __launch_bounds__(HOPPER_THREADS, 1)
     attention_hopper_backward(const struct ot_attention_backward op) {
     const struct ot_attention &f = op.forward;
     const gradient_block<S> block(f);
+    if (S::PASS == OF_KEYS && block.visited.first == block.visited.end)
+        return; /* no query sees these keys: they lie before a piece of a row */
     const hopper_room<T, S> room;
     room.init();
     if (threadIdx.x < HOPPER_GROUP) {
@@ -316,11 +321,12 @@ __global__ void __launch_bounds__(HOPPER_THREADS, 1)
         return;
     }
     ot_registers_take<HOPPER_PRODUCT_REGISTERS>();
-    gradient_warp<T, S> warp(op, room, block.begin);
+    const int past = (S::PASS == OF_QUERIES ? 1 : -1) * ot_attention_past(f);
+    gradient_warp<T, S> warp(op, room, block.begin + past);
     int group = hopper_uniform((int)threadIdx.x / HOPPER_GROUP - 1) * HOPPER_GROUP_ROWS;
     hopper_span seen = block.seen(f, block.begin + group);
     seen = {hopper_uniform(seen.first), hopper_uniform(seen.end)};
-    gradient_look<T, S>(f, room, warp.first(), seen.end);
+    gradient_look<T, S>(f, room, warp.first() - past, seen.end);
     warp.load(group);
 #pragma unroll 1
     for (int head = block.head; head < block.end_head; head++) {
@@ -331,12 +337,17 @@ __global__ void __launch_bounds__(HOPPER_THREADS, 1)
                   block.visited.end);
     }
     if constexpr (S::PASS == OF_QUERIES) {
-        gradient_store<T, S::DIM>(static_cast<T *>(op.dq) + block.head * S::DIM, f.ldq, warp.first(),
-                                  (int)f.n, warp.sum_a);
+        gradient_store<T, S::DIM>(static_cast<T *>(op.dq) + block.head * S::DIM, f.ldq,
+                                  warp.first() - ot_attention_past(f), (int)f.n, warp.sum_a);
     } else {
-        gradient_store<T, S::DIM>(static_cast<T *>(op.dk) + block.kv_head * S::DIM, f.ldk, warp.first(),
+        if (op.dk_sums) {
+            const int key = warp.first() + ot_attention_past(f);
+            ot_tile_add_stored(warp.sum_a, op.dk_sums + block.kv_head * S::DIM, f, key);
+            ot_tile_add_stored(warp.sum_b, op.dv_sums + block.kv_head * S::DIM, f, key);
+        }
+        gradient_store<T, S::DIM>(static_cast<T *>(op.dk) + block.kv_head * S::DIM, op.lddk, warp.first(),
                                   (int)f.n, warp.sum_a);
-        gradient_store<T, S::DIM>(static_cast<T *>(op.dv) + block.kv_head * S::DIM, f.ldv, warp.first(),
+        gradient_store<T, S::DIM>(static_cast<T *>(op.dv) + block.kv_head * S::DIM, op.lddv, warp.first(),
                                   (int)f.n, warp.sum_b);
     }
 }
@@ -346,7 +357,7 @@ __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 template <class T, class S>
 static cudaError_t launch_pass(const struct ot_attention_backward *op, int64_t heads,
                                const struct ot_cuda_stream *on) {
-    unsigned grid = (unsigned)(ot_ceil_div(op->forward.n, HOPPER_ROWS) * heads);
+    unsigned grid = (unsigned)(ot_ceil_div(gradient_block<S>::rows(op->forward), HOPPER_ROWS) * heads);
     return ot_launch(attention_hopper_backward<T, S>, dim3(grid), dim3(HOPPER_THREADS),
                      hopper_shared_bytes<S>(), on->stream, *op);
 }

@@ -135,7 +135,7 @@ struct gradient_shape {
 
 /* ---- which rows and tiles ---- */
 
-/* Training shape: the end of the queries that see `key`, if the end is not behind `end`. A warp searches
+/* The end of the queries that see `key`, if the end is not behind `end`, which is not 0. A warp searches
  * together only if it must. */
 __device__ __forceinline__ int gradient_end_query(const struct ot_attention &op, int key, int end) {
     if (ot_attention_keys(op, end - 1).first <= key)
@@ -166,26 +166,34 @@ struct gradient_block {
             head = kv_head * group;
             end_head = head + group;
             begin = (int)blockIdx.x / kv_heads * HOPPER_ROWS;
-            visited = {begin, hopper_uniform(ot_attention_end_query(op, begin, min(begin + HOPPER_ROWS, n)))};
+            int end = min(begin + HOPPER_ROWS, (int)op.n_keys);
+            visited = {ot_attention_first_query(op, begin),
+                       hopper_uniform(ot_attention_end_query(op, begin, end))};
         }
     }
 
-    /* The visited tokens that matter to the warpgroup that owns the rows from `first` on. */
+    /* The visited tokens that matter to the warpgroup that owns the rows from `first` on; they begin with a
+     * tile. */
     __device__ __forceinline__ hopper_span seen(const struct ot_attention &op, int first) const {
-        if (first >= op.n)
+        if (first >= rows(op))
             return {visited.first, visited.first};
         if constexpr (S::PASS == OF_QUERIES)
             return hopper_keys<S::VISITED>(op, first, HOPPER_GROUP_ROWS);
-        int last = min(first + HOPPER_GROUP_ROWS, (int)op.n) - 1;
-        static_assert(HOPPER_GROUP_ROWS % S::VISITED == 0, "a tile begins at `first`");
-        return {first, gradient_end_query(op, last, visited.end)};
+        int last = min(first + HOPPER_GROUP_ROWS, rows(op)) - 1;
+        int before = ot_attention_first_query(op, first) - visited.first;
+        return {visited.first + before / S::VISITED * S::VISITED, gradient_end_query(op, last, visited.end)};
+    }
+
+    /* The rows of all blocks. */
+    __host__ __device__ static __forceinline__ int rows(const struct ot_attention &op) {
+        return (int)(S::PASS == OF_QUERIES ? op.n : op.n_keys);
     }
 };
 
 /* The queries that see a key; their end is in [low, high]. A key beyond the end has none. */
 __device__ __forceinline__ ot_attention_span gradient_seeing(const struct ot_attention &op, int key, int low,
                                                              int high) {
-    if (key >= op.n)
+    if (key >= op.n_keys)
         return {INT32_MAX, -1};
     while (low < high) {
         int middle = (low + high) / 2;
@@ -194,7 +202,7 @@ __device__ __forceinline__ ot_attention_span gradient_seeing(const struct ot_att
         else
             high = middle;
     }
-    return {key, low - 1};
+    return {ot_attention_first_query(op, key), low - 1};
 }
 
 /* ---- the tokens that a row sees ---- */
@@ -216,9 +224,9 @@ __device__ __forceinline__ void gradient_look(const struct ot_attention &op, con
         span = ot_attention_keys(op, first + ot_lane() % 16);
     } else {
         int low = end, high = end;
-        if (first < op.n) {
+        if (first < op.n_keys && end > 0) {
             low = gradient_end_query(op, first, end);
-            high = gradient_end_query(op, min(first + 15, (int)op.n - 1), end);
+            high = gradient_end_query(op, min(first + 15, (int)op.n_keys - 1), end);
         }
         span = gradient_seeing(op, first + ot_lane() % 16, low, high);
     }

@@ -155,10 +155,11 @@ __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS)
     plain_zero<S>(sum);
     plain_copy<S>(q, static_cast<const T *>(f.q) + head * dim, f.ldq, begin, end, dim);
     plain_copy<S>(dout, static_cast<const T *>(op.dout) + head * dim, f.ldo, begin, end, dim);
-    for (int key = ot_attention_keys(f, begin).first; key < end; key += S::ROWS) {
+    int end_key = end + ot_attention_past(f);
+    for (int key = ot_attention_keys(f, begin).first; key < end_key; key += S::ROWS) {
         __syncthreads();
-        plain_copy<S>(k, static_cast<const T *>(f.k) + kv_head * dim, f.ldk, key, end, dim);
-        plain_copy<S>(v, static_cast<const T *>(f.v) + kv_head * dim, f.ldv, key, end, dim);
+        plain_copy<S>(k, static_cast<const T *>(f.k) + kv_head * dim, f.ldk, key, end_key, dim);
+        plain_copy<S>(v, static_cast<const T *>(f.v) + kv_head * dim, f.ldv, key, end_key, dim);
         __syncthreads();
         float p[S::M][S::M], ds[S::M][S::M];
         plain_dots<S>(p, q, k, dim);
@@ -186,7 +187,10 @@ __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS)
     const struct ot_attention &f = op.forward;
     int kv_heads = (int)f.kv_heads, group = (int)f.heads / kv_heads, dim = (int)f.head_dim;
     int kv_head = (int)blockIdx.x % kv_heads, begin = (int)blockIdx.x / kv_heads * S::ROWS;
-    int end = min(begin + S::ROWS, (int)f.n), end_query = ot_attention_end_query(f, begin, end);
+    int end = min(begin + S::ROWS, (int)f.n_keys);
+    int first_query = ot_attention_first_query(f, begin), end_query = ot_attention_end_query(f, begin, end);
+    if (first_query == end_query)
+        return; /* no query sees these keys: they lie before a piece of a row */
     int row = (int)threadIdx.x / 8, column = (int)threadIdx.x % 8;
     float *k = ot_shared<float>(), *v = k + S::TILE, *q = v + S::TILE, *dout = q + S::TILE;
     float *weights = dout + S::TILE, *slopes = weights + S::WEIGHTS;
@@ -197,7 +201,7 @@ __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS)
     plain_copy<S>(v, static_cast<const T *>(f.v) + kv_head * dim, f.ldv, begin, end, dim);
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
         float slope = f.slopes ? f.slopes[head] : 0.0f;
-        for (int query = begin; query < end_query; query += S::ROWS) {
+        for (int query = first_query; query < end_query; query += S::ROWS) {
             __syncthreads();
             plain_copy<S>(q, static_cast<const T *>(f.q) + head * dim, f.ldq, query, end_query, dim);
             plain_copy<S>(dout, static_cast<const T *>(op.dout) + head * dim, f.ldo, query, end_query, dim);
@@ -218,12 +222,19 @@ __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS)
         }
     }
 #pragma unroll
-    for (int a = 0; a < S::M; a++)
-        if (begin + row + 8 * a < end) {
-            int key = begin + row + 8 * a;
-            plain_store<S>(static_cast<T *>(op.dk) + kv_head * dim, f.ldk, key, dim, dk, a, 1.0f);
-            plain_store<S>(static_cast<T *>(op.dv) + kv_head * dim, f.ldv, key, dim, dv, a, 1.0f);
+    for (int a = 0; a < S::M; a++) {
+        int key = begin + row + 8 * a, token = key - ot_attention_past(f);
+        if (key >= end)
+            continue;
+        if (op.dk_sums) {
+            plain_add_stored<S>(dk, a, op.dk_sums + kv_head * dim, kv_heads * dim, key, dim, token < 0);
+            plain_add_stored<S>(dv, a, op.dv_sums + kv_head * dim, kv_heads * dim, key, dim, token < 0);
         }
+        if (token < 0)
+            continue;
+        plain_store<S>(static_cast<T *>(op.dk) + kv_head * dim, op.lddk, token, dim, dk, a, 1.0f);
+        plain_store<S>(static_cast<T *>(op.dv) + kv_head * dim, op.lddv, token, dim, dv, a, 1.0f);
+    }
 }
 
 /* ---- launch ---- */
@@ -259,11 +270,11 @@ cudaError_t ot_attention_backward_plain(const struct ot_attention_backward *op,
     return plain_dispatch(f, on, [&](auto zero, auto shape) {
         using T = decltype(zero);
         using S = decltype(shape);
-        int64_t blocks = ot_ceil_div(f->n, S::ROWS);
+        int64_t blocks = ot_ceil_div(f->n, S::ROWS), key_blocks = ot_ceil_div(f->n_keys, S::ROWS);
         size_t bytes = (4 * S::TILE + 2 * S::WEIGHTS) * sizeof(float);
         OT_CUDA_TRY(ot_launch(plain_backward_queries<T, S>, dim3((unsigned)(blocks * f->heads)),
                               dim3(PLAIN_THREADS), bytes, on->stream, *op));
-        return ot_launch(plain_backward_keys<T, S>, dim3((unsigned)(blocks * f->kv_heads)),
+        return ot_launch(plain_backward_keys<T, S>, dim3((unsigned)(key_blocks * f->kv_heads)),
                          dim3(PLAIN_THREADS), bytes, on->stream, *op);
     });
 }

@@ -120,6 +120,22 @@ __device__ __forceinline__ void plain_store(T *to, int64_t ld, int token, int di
     }
 }
 
+/* Adds row `key` of the stored sums to row r + 8 a. stores: the row is stored again. */
+template <class S>
+__device__ __forceinline__ void plain_add_stored(float (&sum)[S::M][S::E], int a, float *sums, int64_t ld,
+                                                 int key, int dim, bool stores) {
+    sums += key * ld;
+#pragma unroll
+    for (int e = 0; e < S::E; e++) {
+        int d = (int)threadIdx.x % 8 + 8 * e;
+        if (d >= dim)
+            continue;
+        sum[a][e] += sums[d];
+        if (stores)
+            sums[d] = sum[a][e];
+    }
+}
+
 /* The maximum over the 8 threads of a row. */
 __device__ __forceinline__ float plain_row_max(float x) {
 #pragma unroll

@@ -278,20 +278,63 @@ __device__ __forceinline__ ot_attention_span ot_attention_keys(const struct ot_a
     return {first, last};
 }
 
-/* Training shape (n_keys = n): the end of the queries that see a key of [begin, end). They are the queries
- * from `begin` on whose first key is before `end`. A warp searches together, 32 places at a time, so all its
- * lanes must call. */
+/* The number of keys before that of query 0, hidden from the compiler's optimizer like ot_thread(): loops
+ * compute it again, because they have no register for it. */
+__device__ __forceinline__ int ot_attention_past(const struct ot_attention &op) {
+    int past = (int)(op.n_keys - op.n);
+    asm volatile("" : "+r"(past));
+    return past;
+}
+
+/* The first query at or behind a key. */
+__device__ __forceinline__ int ot_attention_first_query(const struct ot_attention &op, int key) {
+    return max(key - ot_attention_past(op), 0);
+}
+
+/* The end of the queries that see a key of [begin, end). They are the queries at or behind `begin` whose
+ * first key is before `end`. If there is none, this is ot_attention_first_query(op, begin). A warp searches
+ * together, 32 places at a time, so all its lanes must call. */
 __device__ __forceinline__ int ot_attention_end_query(const struct ot_attention &op, int begin, int end) {
-    int low = begin, high = (int)op.n; /* query `low` sees a key: itself */
-    for (;;) {
+    int low = ot_attention_first_query(op, begin), high = (int)op.n;
+    for (;;) { /* query `low` sees a key, if any query does */
         int step = (high - low + OT_WARP - 1) / OT_WARP, query = low + ot_lane() * step;
         bool sees = query < high && ot_attention_keys(op, query).first < end;
         int seeing = __popc(__ballot_sync(0xffffffffu, sees));
-        if (step == 1)
+        if (step == 1 || seeing == 0)
             return low + seeing;
         high = min(high, low + seeing * step);
         low += (seeing - 1) * step;
     }
+}
+
+/* ---- pieces of rows ---- */
+
+/* Adds the stored sums of a piece (ot_attention_backward) to a warp's rows of dk or dv, which begin with key
+ * `first`. Stores the rows of keys before the piece again. sums: those of the kv head. */
+template <int M, int D>
+__device__ __forceinline__ void ot_tile_add_stored(float (&sum)[M][D][4], float *sums,
+                                                   const struct ot_attention &op, int first) {
+    const int64_t ld = op.kv_heads * (8 * D);
+    const int lane = ot_lane();
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int key = first + lane / 4 + 16 * m + 8 * r;
+            if (key >= op.n_keys)
+                continue;
+            float2 *stored = reinterpret_cast<float2 *>(sums + key * ld + lane % 4 * 2);
+#pragma unroll
+            for (int d = 0; d < D; d++) {
+                float2 total = stored[4 * d];
+                total.x += sum[m][d][2 * r];
+                total.y += sum[m][d][2 * r + 1];
+                sum[m][d][2 * r] = total.x;
+                sum[m][d][2 * r + 1] = total.y;
+                if (key < ot_attention_past(op))
+                    stored[4 * d] = total;
+            }
+        }
 }
 
 /* Calls f(T(), ot_head_dim<DIM>()) for the types and head sizes that ot_attention_is_tiled accepts. */

@@ -105,14 +105,17 @@ void ot_cuda_guard_attention(struct ot_cuda_guard *guard, const struct ot_attent
     on->plain = guard->forced == PLAIN || !may_attend(guard, op, OT_GUARD_FORWARD, on);
 }
 
-void ot_cuda_guard_attention_backward(struct ot_cuda_guard *guard, const struct ot_attention *op,
+void ot_cuda_guard_attention_backward(struct ot_cuda_guard *guard, const struct ot_attention_backward *op,
                                       struct ot_cuda_stream *on) {
+    struct ot_attention like = op->forward;
+    /* Only the check with earlier keys has stored sums, which the first piece of a row has too. */
+    like.n_keys += op->dk_sums != NULL;
     on->plain = on->no_hopper = false;
-    if (guard->forced == AUTO && ot_attention_backward_is_hopper(op, on) &&
-        may_attend(guard, op, OT_GUARD_HOPPER_BACKWARD, on))
+    if (guard->forced == AUTO && ot_attention_backward_is_hopper(&like, on) &&
+        may_attend(guard, &like, OT_GUARD_HOPPER_BACKWARD, on))
         return;
     on->no_hopper = true;
-    on->plain = guard->forced == PLAIN || !may_attend(guard, op, OT_GUARD_BACKWARD, on);
+    on->plain = guard->forced == PLAIN || !may_attend(guard, &like, OT_GUARD_BACKWARD, on);
 }
 
 bool ot_cuda_guard_gemm(struct ot_cuda_guard *guard, struct ot_cuda_gemm *gemm, const struct ot_gemm *op,

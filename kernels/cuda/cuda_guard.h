@@ -56,10 +56,10 @@ void ot_cuda_guard_close(struct ot_cuda_guard *guard); /* NULL is allowed */
 /* "tiled kernels" or "plain kernels" if the environment forces them, else "". */
 const char *ot_cuda_guard_forced(const struct ot_cuda_guard *guard);
 
-/* Choose the kernel of the op: set on->no_hopper and on->plain. Backward: *op are its forward arguments. */
+/* Choose the kernel of the op: set on->no_hopper and on->plain. */
 void ot_cuda_guard_attention(struct ot_cuda_guard *guard, const struct ot_attention *op,
                              struct ot_cuda_stream *on);
-void ot_cuda_guard_attention_backward(struct ot_cuda_guard *guard, const struct ot_attention *op,
+void ot_cuda_guard_attention_backward(struct ot_cuda_guard *guard, const struct ot_attention_backward *op,
                                       struct ot_cuda_stream *on);
 void ot_cuda_guard_gemm_groups(struct ot_cuda_guard *guard, const struct ot_gemm_groups *op,
                                struct ot_cuda_stream *on);

@@ -4,12 +4,12 @@
  * tile occur; two query heads share a key head. The problem of the kernels for compute capability 9.0 is
  * longer, so that their rings of tiles turn. Scores are about 1/3, so the softcap is as small as they are.
  *
- * FEATURES. A softcap, sinks, slopes (ALiBi), a window, and keys before the first query (decoding) select
- * other instructions or other tiles. So an op that has them has a path of its own for each combination,
- * and its problem has them too. A run meets few combinations: a model's layers have one or two, and
- * decoding adds as many. The window is much smaller than a tile, so one key too many changes a result by
+ * FEATURES. A softcap, sinks, slopes (ALiBi), a window, and keys before the first query (decoding, and pieces
+ * of rows) select other instructions or other tiles. So an op that has them has a path of its own for each
+ * combination, and its problem has them too. A run meets few combinations: a model's layers have one or two,
+ * and decoding adds as many. The window is much smaller than a tile, so one key too many changes a result by
  * more than the bound; most queries leave out whole tiles. The number of earlier keys is no multiple of a
- * tile, and leaves a warpgroup of the last block without queries.
+ * tile, and leaves a warpgroup of the last block without queries. Backward with earlier keys has stored sums.
  *
  * BOUNDS. The gradient of the sinks is not compared, because one kernel computes it for all paths. The fast
  * kernels round the weights (and in backward the gradients of the scores) to the dtype before they multiply
@@ -78,19 +78,22 @@ struct attention_check {
     void *q, *k, *v, *dout, *sinks;
     int32_t *row_start;
     float *slopes;
-    struct ot_guard_pair out, lse, gradients[3];
+    struct ot_guard_pair out, lse;
+    struct ot_guard_pair gradients[5]; /* dq, dk, dv; with earlier keys, the stored sums of dk and dv */
+    int n_gradients;
     struct ot_guard_room room; /* memory that is left for the comparison */
 };
 
-/* Sizes of the problem: elements of q and out, of k and v, of lse. */
+/* Sizes of the problem: elements of q and out, of k and v, of dk and dv, of lse. */
 struct sizes {
-    int64_t n, n_keys, wide, narrow, rows;
+    int64_t n, n_keys, wide, narrow, own, rows;
 };
 
 static struct sizes sizes_of(const struct ot_attention *like, enum ot_guard_attention kind) {
     int64_t n_keys = is_hopper(kind) ? OT_GUARD_HOPPER_TOKENS : TOKENS;
     int64_t n = features_of(like) & HAS_PAST ? n_keys - PAST : n_keys;
-    return (struct sizes){n, n_keys, n * HEADS * like->head_dim, n_keys * like->head_dim, n * HEADS};
+    int64_t dim = like->head_dim;
+    return (struct sizes){n, n_keys, n * HEADS * dim, n_keys * dim, n * dim, n * HEADS};
 }
 
 static cudaError_t take_memory(struct attention_check *c, const struct ot_attention *like, bool backward,
@@ -110,8 +113,11 @@ static cudaError_t take_memory(struct attention_check *c, const struct ot_attent
     if (backward) {
         c->dout = ot_guard_take(room, sizes->wide, like->dtype);
         c->gradients[0] = ot_guard_make_pair(room, like->dtype, sizes->wide, bound);
-        c->gradients[1] = ot_guard_make_pair(room, like->dtype, sizes->narrow, bound);
-        c->gradients[2] = ot_guard_make_pair(room, like->dtype, sizes->narrow, bound);
+        c->gradients[1] = ot_guard_make_pair(room, like->dtype, sizes->own, bound);
+        c->gradients[2] = ot_guard_make_pair(room, like->dtype, sizes->own, bound);
+        c->n_gradients = features_of(like) & HAS_PAST ? 5 : 3;
+        for (int i = 3; i < c->n_gradients; i++)
+            c->gradients[i] = ot_guard_make_pair(room, OT_F32, sizes->narrow, bound);
     }
     return room->used > room->bytes ? cudaErrorMemoryAllocation : cudaSuccess;
 }
@@ -162,6 +168,7 @@ static cudaError_t make_attention(struct ot_guard_pinned *pinned, const struct o
                                           .k = c->k,
                                           .v = c->v};
     c->op.dout = c->dout;
+    c->op.lddk = c->op.lddv = dim;
     return fill_memory(c, pinned, like->dtype, &sizes, on);
 }
 
@@ -180,7 +187,16 @@ static cudaError_t run_attention(struct attention_check *c, bool backward, bool 
     op->dq = plain ? c->gradients[0].plain : c->gradients[0].fast;
     op->dk = plain ? c->gradients[1].plain : c->gradients[1].fast;
     op->dv = plain ? c->gradients[2].plain : c->gradients[2].fast;
+    op->dk_sums = plain ? c->gradients[3].plain : c->gradients[3].fast;
+    op->dv_sums = plain ? c->gradients[4].plain : c->gradients[4].fast;
     return ot_cuda_attention_backward(op, &on);
+}
+
+/* Every stored sum is 0.011, which is about as large as what the kernels add to it. */
+static cudaError_t fill_stored(const struct ot_guard_pair *pair, const struct ot_cuda_stream *on) {
+    size_t bytes = (size_t)pair->n * ot_dtype_bytes(pair->dtype);
+    OT_GUARD_TRY(cudaMemsetAsync(pair->fast, 0x3c, bytes, on->stream));
+    return cudaMemsetAsync(pair->plain, 0x3c, bytes, on->stream);
 }
 
 cudaError_t ot_guard_check_attention(struct ot_guard_pinned *pinned, const struct ot_attention *like,
@@ -190,9 +206,9 @@ cudaError_t ot_guard_check_attention(struct ot_guard_pinned *pinned, const struc
     bool backward = is_backward(kind);
     OT_GUARD_TRY(make_attention(pinned, like, kind, on, &c));
     const struct ot_guard_pair forward[] = {c.out, c.lse}, *pairs = backward ? c.gradients : forward;
-    int n = backward ? 3 : 2;
+    int n = backward ? c.n_gradients : 2;
     for (int i = 0; i < n; i++)
-        OT_GUARD_TRY(ot_guard_spoil(&pairs[i], on));
+        OT_GUARD_TRY(i < 3 ? ot_guard_spoil(&pairs[i], on) : fill_stored(&pairs[i], on));
     OT_GUARD_TRY(run_attention(&c, backward, false, on));
     OT_GUARD_TRY(run_attention(&c, backward, true, on));
     return ot_guard_compare(pinned, pairs, n, c.room, on, agree);

@@ -27,8 +27,10 @@ static bool is_sound_attention(const struct ot_attention *op) {
 }
 
 static bool is_sound_attention_backward(const struct ot_attention_backward *op) {
-    return is_sound_attention(&op->forward) && op->forward.n_keys == op->forward.n && op->forward.lse &&
-           (op->forward.sinks || !op->dsinks);
+    const struct ot_attention *f = &op->forward;
+    return is_sound_attention(f) && (op->dk_sums || f->n_keys == f->n) && !op->dk_sums == !op->dv_sums &&
+           (uintptr_t)op->dk_sums % 16 == 0 && (uintptr_t)op->dv_sums % 16 == 0 && f->lse &&
+           (f->sinks || !op->dsinks);
 }
 
 static bool is_sound_gemm(const struct ot_gemm *op) {
@@ -133,7 +135,7 @@ static void cuda_attention_backward(struct ot_lane *base, const struct ot_attent
     if (op->forward.n == 0 || !ot_cuda_lane_begin_op(lane))
         return;
     struct ot_cuda_stream on = device->on;
-    ot_cuda_guard_attention_backward(device->guard, &op->forward, &on);
+    ot_cuda_guard_attention_backward(device->guard, op, &on);
     ot_cuda_lane_check(lane, ot_cuda_attention_backward(op, &on));
 }
 

@@ -234,6 +234,8 @@ static struct ot_attention_backward attention_of(struct ot_probe *p, int64_t n, 
                                           .dq = part(p, 2, 0),
                                           .dk = part(p, 2, n * h),
                                           .dv = part(p, 2, 2 * n * h),
+                                          .lddk = h,
+                                          .lddv = h,
                                           .scratch = (float *)(void *)p->buffers[3] + n * heads};
 }
 

@@ -5,8 +5,9 @@
  *     bench_ops [THREADS]     default: all CPUs
  *
  * Each figure is the best of several repeats; each repeat enqueues the op often enough to last 20 ms. The
- * FLOPs of attention count only the pairs that a causal mask leaves: 4 n^2 / 2 head_dim per head forward, 2.5
- * times as many backward; those of attention over spans (`spans`) count all pairs of a row. */
+ * FLOPs of attention count only the pairs that a causal mask leaves: 4 n^2 / 2 head_dim per head forward, and
+ * 4 n past head_dim more for a piece of a row with keys before it; 2.5 times as many backward. Those of
+ * attention over spans (`spans`) count all pairs of a row. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,42 +129,49 @@ static void enqueue_attention_backward(struct bench *b, const void *op) {
     b->ops->attention_backward(b->lane, op);
 }
 
-/* 2048 tokens, cut into rows of `row` tokens. */
-static void bench_attention(struct bench *b, int64_t row, int64_t heads, int64_t kv_heads, int64_t dim) {
-    enum { N = 2048 };
-    int64_t width = heads * dim, kv_width = kv_heads * dim;
-    int32_t *row_start = numbers(b, OT_F32, N);
-    for (int64_t i = 0; i < N; i++)
-        row_start[i] = (int32_t)(i / row * row);
+/* n tokens, cut into rows of `row` tokens; or a piece of one row, with `past` keys before it. */
+struct attention_size {
+    int64_t n, past, row, heads, kv_heads, dim;
+};
+
+static void bench_attention(struct bench *b, struct attention_size s) {
+    int64_t width = s.heads * s.dim, kv_width = s.kv_heads * s.dim, n_keys = s.past + s.n;
+    int32_t *row_start = numbers(b, OT_F32, s.n);
+    for (int64_t i = 0; i < s.n; i++)
+        row_start[i] = (int32_t)(i / s.row * s.row);
     struct ot_attention op = {.dtype = b->dtype,
-                              .n = N,
-                              .n_keys = N,
-                              .heads = heads,
-                              .kv_heads = kv_heads,
-                              .head_dim = dim,
+                              .n = s.n,
+                              .n_keys = n_keys,
+                              .heads = s.heads,
+                              .kv_heads = s.kv_heads,
+                              .head_dim = s.dim,
                               .ldq = width,
                               .ldk = kv_width,
                               .ldv = kv_width,
                               .ldo = width,
                               .scale = 0.125f,
                               .row_start = row_start};
-    op.q = numbers(b, b->dtype, N * width);
-    op.k = numbers(b, b->dtype, N * kv_width);
-    op.v = numbers(b, b->dtype, N * kv_width);
-    op.out = numbers(b, b->dtype, N * width);
-    op.lse = numbers(b, OT_F32, N * heads);
-    struct ot_attention_backward back = {.forward = op, .dout = numbers(b, b->dtype, N * width)};
-    back.dq = numbers(b, b->dtype, N * width);
-    back.dk = numbers(b, b->dtype, N * kv_width);
-    back.dv = numbers(b, b->dtype, N * kv_width);
-    back.scratch = numbers(b, OT_F32, N * heads);
+    op.q = numbers(b, b->dtype, s.n * width);
+    op.k = numbers(b, b->dtype, n_keys * kv_width);
+    op.v = numbers(b, b->dtype, n_keys * kv_width);
+    op.out = numbers(b, b->dtype, s.n * width);
+    op.lse = numbers(b, OT_F32, s.n * s.heads);
+    struct ot_attention_backward back = {.forward = op, .lddk = kv_width, .lddv = kv_width};
+    back.dout = numbers(b, b->dtype, s.n * width);
+    back.dq = numbers(b, b->dtype, s.n * width);
+    back.dk = numbers(b, b->dtype, s.n * kv_width);
+    back.dv = numbers(b, b->dtype, s.n * kv_width);
+    back.dk_sums = s.past ? numbers(b, OT_F32, n_keys * kv_width) : NULL;
+    back.dv_sums = s.past ? numbers(b, OT_F32, n_keys * kv_width) : NULL;
+    back.scratch = numbers(b, OT_F32, s.n * s.heads);
     double forward = measure(b, enqueue_attention, &op),
            backward = measure(b, enqueue_attention_backward, &back);
-    double flops = 2e-9 * N * (double)row * (double)width;
-    printf("attention %s rows of %4lld, %lld heads (%lld) of %3lld   forward %6.2f ms %5.0f GF/s   backward "
-           "%6.2f ms %5.0f GF/s\n",
-           ot_dtype_name(b->dtype), (long long)row, (long long)heads, (long long)kv_heads, (long long)dim,
-           forward * 1e3, flops / forward, backward * 1e3, 2.5 * flops / backward);
+    double flops = 2e-9 * (double)(s.n * (s.row + 2 * s.past)) * (double)width;
+    printf("attention %s rows of %4lld after %4lld, %lld heads (%lld) of %3lld   forward %6.2f ms %5.0f GF/s "
+           "  backward %6.2f ms %5.0f GF/s\n",
+           ot_dtype_name(b->dtype), (long long)s.row, (long long)s.past, (long long)s.heads,
+           (long long)s.kv_heads, (long long)s.dim, forward * 1e3, flops / forward, backward * 1e3,
+           2.5 * flops / backward);
 }
 
 /* ---- attention over spans ---- */
@@ -448,10 +456,12 @@ int main(int argc, char **argv) {
         printf("%s, %s: %.0f GF/s on one thread, taken as the peak of each\n", ot_device_name(b.device),
                ot_dtype_name(b.dtype), peak / threads);
         bench_gemm(&b, peak);
-        bench_attention(&b, 256, 8, 8, 32);
-        bench_attention(&b, 512, 8, 8, 64);
-        bench_attention(&b, 512, 8, 2, 64);
-        bench_attention(&b, 2048, 8, 8, 64);
+        bench_attention(&b, (struct attention_size){2048, 0, 256, 8, 8, 32});
+        bench_attention(&b, (struct attention_size){2048, 0, 512, 8, 8, 64});
+        bench_attention(&b, (struct attention_size){2048, 0, 512, 8, 2, 64});
+        bench_attention(&b, (struct attention_size){2048, 0, 2048, 8, 8, 64});
+        /* the last of eight pieces of a row: nearly as many pairs as the row above has */
+        bench_attention(&b, (struct attention_size){512, 7 * 512, 512, 8, 8, 64});
         bench_spans(&b, 512, 8, 64);
         bench_norm(&b);
         bench_glu(&b);

@@ -21,16 +21,17 @@ void open_work(struct work *w) {
     struct ot_device_config config = {.kind = "cuda", .threads = 1};
     check_ok(ot_device_open(&config, &w->device));
     check_ok(ot_lane_open(w->device, "compute", &w->lane));
-    check_ok(ot_device_alloc(w->device, 8 * N * DIM * 2 + 4 * N * 4, "memory", (void **)&w->memory));
+    check_ok(ot_device_alloc(w->device, 16 * N * DIM * 2 + 4 * N * 4, "memory", (void **)&w->memory));
     check_ok(ot_device_alloc_pinned(w->device, 8 * N * DIM * 2, "host", (void **)&w->host));
     w->lse = (float *)(void *)part(w, 8);
     w->scratch = w->lse + N;
     w->dsinks = w->scratch + N;
     w->row_start = (int32_t *)(w->dsinks + N);
+    w->sums = (float *)(w->row_start + N);
     for (int i = 0; i < 8 * N * DIM; i++)
         w->host[i] = ot_bf16_from_f32((float)(i * 7919 % 1009) / 504.5f - 1);
     ot_lane_copy(w->lane, OT_COPY_H2D, w->memory, w->host, 8 * N * DIM * 2);
-    ot_lane_fill(w->lane, w->row_start, 0, N * 4);
+    ot_lane_fill(w->lane, w->row_start, 0, N * 4 + 2 * N * DIM * 4);
     check_ok(ot_lane_sync(w->lane));
 }
 
@@ -63,6 +64,8 @@ struct ot_attention_backward attention(const struct work *w) {
                                           .dq = part(w, 5),
                                           .dk = part(w, 6),
                                           .dv = part(w, 7),
+                                          .lddk = DIM,
+                                          .lddv = DIM,
                                           .scratch = w->scratch};
 }
 

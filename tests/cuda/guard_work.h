@@ -14,6 +14,7 @@ struct work {
     uint16_t *memory,
         *host; /* arrays of N * DIM elements: q, k, v, out, dout, dq, dk, dv; the host has the last four */
     float *lse, *scratch, *dsinks;
+    float *sums; /* 2 N * DIM zeros */
     int32_t *row_start;
 };
 

@@ -15,6 +15,7 @@
  *     factor 1 - t^2, t = score / softcap, which the tiled kernels compute from log2(p) + lse: t is off by
  *     the errors of the score, of lse and of the logarithm (4 u of it), all divided by the softcap; so the
  *     factor is off by twice that, and by 16 u of 1.
+ *   - A piece of a row adds stored sums: off by u of the stored number and of what is added.
  *   - dsinks sums -exp(sink - lse) delta, in fp32 on both devices.
  *   - dv sums k terms p dout: off by k u sum |p dout|; dq and dk likewise. The sums inside tensor cores keep
  *     at
@@ -31,6 +32,8 @@
 
 struct shape {
     int64_t n, heads, kv_heads, head_dim;
+    int64_t past;        /* keys before the queries */
+    bool is_piece;       /* has stored sums, as a past requires */
     int64_t window, row; /* 0: no window; rows of `row` tokens, 0: one row */
     bool slopes;
     float softcap;
@@ -39,7 +42,10 @@ struct shape {
     int64_t pad; /* elements between tokens, which must not change */
     int shift;
     int64_t nan_first, nan_end; /* tokens that are all NaN: whole rows and whole tiles of them */
+    float drop;
 };
+
+static const struct ot_state_noise noise = {6, 7}; /* of dropout */
 
 enum { Q, K, V, DOUT, OUT, ARRAYS };
 enum { DQ, DK, DV, GRADS };
@@ -48,9 +54,9 @@ struct backward_case {
     const struct shape *shape;
     float scale;
     int32_t *row_start;
-    float *arrays[ARRAYS], *lse;
+    float *arrays[ARRAYS], *lse, *stored[GRADS]; /* stored sums [keys, width] of DK and DV */
     float slopes[8], sinks[8];
-    double *bounds[GRADS], dsinks_bounds[8];
+    double *bounds[GRADS], dsinks_bounds[8]; /* bounds: [tokens, width] */
 };
 
 /* ---- memory layout ---- */
@@ -67,8 +73,21 @@ static bool is_query_side(int array) {
     return array == Q || array == DOUT || array == OUT;
 }
 
+static int64_t tokens(const struct shape *s, bool query_side) {
+    return query_side ? s->n : s->n + s->past;
+}
+
+/* Each gradient has another one. */
+static int64_t grad_ld(const struct shape *s, int grad) {
+    return ld(s, grad == DQ) + 8 * grad;
+}
+
 static int64_t place(const struct shape *s, bool query_side, int64_t token, int64_t head) {
     return token * ld(s, query_side) + head * s->head_dim;
+}
+
+static int64_t dense_place(const struct shape *s, bool query_side, int64_t token, int64_t head) {
+    return token * width(s, query_side) + head * s->head_dim;
 }
 
 static int64_t kv_head(const struct shape *s, int64_t head) {
@@ -77,7 +96,15 @@ static int64_t kv_head(const struct shape *s, int64_t head) {
 
 static bool sees(const struct backward_case *c, int64_t query, int64_t key) {
     const struct shape *s = c->shape;
-    return key >= c->row_start[query] && key <= query && (s->window == 0 || key > query - s->window);
+    int64_t own = query + s->past;
+    return key >= c->row_start[query] && key <= own && (s->window == 0 || key > own - s->window);
+}
+
+/* The factor of a weight by dropout. */
+static double kept(const struct backward_case *c, int64_t head, int64_t query, int64_t key) {
+    int64_t index = (head * c->shape->n + query) * tokens(c->shape, false) + key;
+    return ot_state_word(noise, index) < ot_dropout_least(c->shape->drop) ? 0
+                                                                          : ot_dropout_factor(c->shape->drop);
 }
 
 /* ---- inputs ---- */
@@ -91,8 +118,9 @@ static void *zeros(int64_t n, size_t size) {
 /* Random numbers, with NaNs between the tokens and in tokens [nan_first, nan_end). */
 static float *random_array(const struct shape *s, int array) {
     int64_t step = ld(s, is_query_side(array)), used = width(s, is_query_side(array));
-    float *values = ops_random(10 + (uint64_t)array, s->n * step, array == Q && s->size > 0 ? s->size : 1);
-    for (int64_t i = 0; i < s->n * step; i++)
+    int64_t elems = tokens(s, is_query_side(array)) * step;
+    float *values = ops_random(10 + (uint64_t)array, elems, array == Q && s->size > 0 ? s->size : 1);
+    for (int64_t i = 0; i < elems; i++)
         if (i % step >= used || (i / step >= s->nan_first && i / step < s->nan_end))
             values[i] = NAN;
     return values;
@@ -131,7 +159,7 @@ static struct score score(const struct backward_case *c, int64_t head, int64_t q
     double t = s->softcap > 0 ? tanh(c->scale * qk.value / s->softcap) : 0;
     double product = s->softcap > 0 ? s->softcap * t : c->scale * qk.value;
     struct score x = {.derivative = 1 - t * t,
-                      .away = s->slopes ? c->slopes[head] * (double)(query - key) : 0};
+                      .away = s->slopes ? c->slopes[head] * (double)(query + s->past - key) : 0};
     x.value = product - x.away;
     x.error = 0x1p-24 * ((double)(s->head_dim + 2) * c->scale * qk.absolute + 6 * (fabs(x.value) + x.away));
     x.error += s->softcap > 0 ? 0x1p-20 * fabs(product) : 0;
@@ -142,12 +170,12 @@ static struct score score(const struct backward_case *c, int64_t head, int64_t q
 static void fill_forward(struct backward_case *c, int64_t head, int64_t query) {
     const struct shape *s = c->shape;
     double sum = s->sink != 0 ? exp((double)c->sinks[head]) : 0, *out = zeros(s->head_dim, sizeof *out);
-    for (int64_t key = 0; key <= query; key++) {
+    for (int64_t key = 0; key <= query + s->past; key++) {
         double p = sees(c, query, key) ? exp(score(c, head, query, key).value) : 0;
         const float *v = c->arrays[V] + place(s, false, key, kv_head(s, head));
         sum += p;
         for (int64_t d = 0; sees(c, query, key) && d < s->head_dim; d++)
-            out[d] += p * v[d];
+            out[d] += kept(c, head, query, key) * p * v[d];
     }
     c->lse[head * s->n + query] = (float)log(sum);
     for (int64_t d = 0; d < s->head_dim; d++)
@@ -165,8 +193,10 @@ static void add_pair(struct backward_case *c, enum ot_dtype dtype, int64_t head,
     const float *q = c->arrays[Q] + at_query, *k = c->arrays[K] + at_key, *dout = c->arrays[DOUT] + at_query;
     struct score x = score(c, head, query, key);
     double lse = c->lse[head * s->n + query], e = x.error + 6 * u * fabs(lse), p = exp(x.value - lse);
+    double factor = kept(c, head, query, key);
     struct sums dp = dot(dout, c->arrays[V] + at_key, s->head_dim),
                 delta = dot(dout, c->arrays[OUT] + at_query, s->head_dim);
+    dp = (struct sums){factor * dp.value, factor * dp.absolute};
     double ds = fabs(p * (dp.value - delta.value) * c->scale);
     double p_error = p * (e + 8 * u);
     double ds_error =
@@ -181,10 +211,12 @@ static void add_pair(struct backward_case *c, enum ot_dtype dtype, int64_t head,
     ds_error = 2 * ds_error + v * (ds + ds_error) + tiny;
     p_error += 3 * terms * u * (p + p_error);
     ds_error += 3 * terms * u * (ds + ds_error);
+    double *dq = c->bounds[DQ] + dense_place(s, true, query, head);
+    int64_t to_key = dense_place(s, false, key, kv_head(s, head));
     for (int64_t d = 0; d < s->head_dim; d++) {
-        c->bounds[DQ][at_query + d] += ds_error * fabs((double)k[d]);
-        c->bounds[DK][at_key + d] += ds_error * fabs((double)q[d]);
-        c->bounds[DV][at_key + d] += p_error * fabs((double)dout[d]);
+        dq[d] += ds_error * fabs((double)k[d]);
+        c->bounds[DK][to_key + d] += ds_error * fabs((double)q[d]);
+        c->bounds[DV][to_key + d] += factor * p_error * fabs((double)dout[d]);
     }
 }
 
@@ -204,7 +236,7 @@ static struct backward_case make_case(const struct shape *s, enum ot_dtype dtype
     struct backward_case c = {.shape = s, .scale = 1.0f / sqrtf((float)s->head_dim)};
     c.row_start = zeros(s->n, sizeof *c.row_start);
     for (int64_t i = 0; i < s->n; i++)
-        c.row_start[i] = (int32_t)(s->row ? i / s->row * s->row : 0);
+        c.row_start[i] = (int32_t)(s->row ? (i + s->past) / s->row * s->row : 0);
     for (int head = 0; head < 8; head++)
         c.slopes[head] = 0.3f / (float)(1 + head * head);
     for (int head = 0; head < 8; head++)
@@ -212,12 +244,17 @@ static struct backward_case make_case(const struct shape *s, enum ot_dtype dtype
     for (int array = 0; array < ARRAYS; array++)
         c.arrays[array] = random_array(s, array);
     c.lse = zeros(s->heads * s->n, sizeof *c.lse);
-    for (int grad = 0; grad < GRADS; grad++)
-        c.bounds[grad] = zeros(s->n * ld(s, grad == DQ), sizeof *c.bounds[grad]);
+    for (int grad = 0; grad < GRADS; grad++) {
+        int64_t elems = tokens(s, grad == DQ) * width(s, grad == DQ);
+        c.bounds[grad] = zeros(elems, sizeof *c.bounds[grad]);
+        c.stored[grad] = grad != DQ && s->is_piece ? ops_random(20 + (uint64_t)grad, elems, 0.05f) : NULL;
+        for (int64_t i = 0; c.stored[grad] && i < elems; i++) /* both devices round stored + added */
+            c.bounds[grad][i] = 2 * 0x1p-24 * fabs((double)c.stored[grad][i]);
+    }
     for (int64_t head = 0; head < s->heads; head++)
         for (int64_t query = 0; query < s->n; query++) {
             fill_forward(&c, head, query);
-            for (int64_t key = 0; key <= query; key++)
+            for (int64_t key = 0; key <= query + s->past; key++)
                 if (sees(&c, query, key))
                     add_pair(&c, dtype, head, query, key);
             add_sink(&c, head, query);
@@ -230,20 +267,28 @@ static void free_case(struct backward_case *c) {
     free(c->lse);
     for (int array = 0; array < ARRAYS; array++)
         free(c->arrays[array]);
-    for (int grad = 0; grad < GRADS; grad++)
+    for (int grad = 0; grad < GRADS; grad++) {
         free(c->bounds[grad]);
+        free(c->stored[grad]);
+    }
 }
 
 /* ---- the op ---- */
 
-static const char *const names[GRADS] = {"dq", "dk", "dv"};
+static const char *const names[GRADS] = {"dq", "dk", "dv"}, *const sums_names[] = {NULL, "dk_sums",
+                                                                                   "dv_sums"};
+
+/* Stored sums are aligned, whatever the case's other arrays are. */
+static float *upload_stored(struct ops_fixture *f, const float *stored, int64_t n) {
+    return stored ? (float *)(void *)ops_upload_ids(f, (const int32_t *)(const void *)stored, n) : NULL;
+}
 
 static void run_case(struct ops_fixture *f, const void *argument) {
     const struct backward_case *c = argument;
     const struct shape *s = c->shape;
     struct ot_attention_backward op = {.forward = {.dtype = f->dtype,
                                                    .n = s->n,
-                                                   .n_keys = s->n,
+                                                   .n_keys = s->n + s->past,
                                                    .heads = s->heads,
                                                    .kv_heads = s->kv_heads,
                                                    .head_dim = s->head_dim,
@@ -254,12 +299,17 @@ static void run_case(struct ops_fixture *f, const void *argument) {
                                                    .ldo = ld(s, true),
                                                    .scale = c->scale,
                                                    .softcap = s->softcap,
-                                                   .row_start = ops_upload_ids(f, c->row_start, s->n)}};
+                                                   .row_start = ops_upload_ids(f, c->row_start, s->n),
+                                                   .drop = {s->drop, noise}},
+                                       .lddk = grad_ld(s, DK),
+                                       .lddv = grad_ld(s, DV)};
+    int64_t sums = tokens(s, false) * width(s, false);
     void *arrays[ARRAYS], *grads[GRADS];
     for (int array = 0; array < ARRAYS; array++)
-        arrays[array] = ops_upload(f, f->dtype, c->arrays[array], s->n * ld(s, is_query_side(array)));
+        arrays[array] = ops_upload(f, f->dtype, c->arrays[array],
+                                   tokens(s, is_query_side(array)) * ld(s, is_query_side(array)));
     for (int grad = 0; grad < GRADS; grad++)
-        grads[grad] = ops_blank_values(f, f->dtype, s->n * ld(s, grad == DQ));
+        grads[grad] = ops_blank_values(f, f->dtype, s->n * grad_ld(s, grad));
     op.forward.q = arrays[Q];
     op.forward.k = arrays[K];
     op.forward.v = arrays[V];
@@ -268,6 +318,8 @@ static void run_case(struct ops_fixture *f, const void *argument) {
     op.dq = grads[DQ];
     op.dk = grads[DK];
     op.dv = grads[DV];
+    op.dk_sums = upload_stored(f, c->stored[DK], sums);
+    op.dv_sums = upload_stored(f, c->stored[DV], sums);
     op.forward.lse = ops_upload(f, OT_F32, c->lse, s->heads * s->n);
     op.forward.slopes = s->slopes ? ops_upload(f, OT_F32, c->slopes, s->heads) : NULL;
     op.scratch = ops_blank(f, ot_attention_backward_scratch_bytes(s->n, s->heads));
@@ -277,24 +329,41 @@ static void run_case(struct ops_fixture *f, const void *argument) {
     }
     f->ops->attention_backward(f->lane, &op);
     for (int grad = 0; grad < GRADS; grad++)
-        ops_collect(f, names[grad], f->dtype, grads[grad], s->n * ld(s, grad == DQ));
+        ops_collect(f, names[grad], f->dtype, grads[grad], s->n * grad_ld(s, grad));
     if (op.dsinks)
         ops_collect(f, "dsinks", OT_F32, op.dsinks, s->heads);
+    if (s->is_piece) {
+        ops_collect(f, sums_names[DK], OT_F32, op.dk_sums, sums);
+        ops_collect(f, sums_names[DV], OT_F32, op.dv_sums, sums);
+    }
+}
+
+static void check_gradient(const struct cuda_pair *pair, const struct backward_case *c, int grad) {
+    const struct shape *s = c->shape;
+    const float *got = ops_result(&pair->cuda, names[grad], NULL);
+    int64_t step = grad_ld(s, grad), used = width(s, grad == DQ), first = grad == DQ ? 0 : s->past;
+    double *bounds = zeros(s->n * step, sizeof *bounds);
+    for (int64_t i = 0; i < s->n * step; i++) {
+        int64_t token = i / step, column = i % step;
+        bool outside = column >= used || (token >= s->nan_first && token < s->nan_end);
+        assert_int_equal(isnan(got[i]) != 0, outside);
+        bounds[i] = column < used ? c->bounds[grad][(first + token) * used + column] : 0;
+    }
+    cuda_check_close(pair, names[grad], &(struct cuda_bound){.each = bounds});
+    free(bounds);
+    if (!c->stored[grad])
+        return;
+    cuda_check_close(pair, sums_names[grad], &(struct cuda_bound){.each = c->bounds[grad]});
+    assert_memory_equal(ops_result(&pair->cuda, sums_names[grad], NULL) + s->past * used,
+                        c->stored[grad] + s->past * used, (size_t)(s->n * used) * sizeof(float));
 }
 
 static void check_shape(const struct shape *s, enum ot_dtype dtype) {
     struct backward_case c = make_case(s, dtype);
     struct cuda_pair pair;
     cuda_run(&pair, run_case, &c, dtype, s->shift);
-    for (int grad = 0; grad < GRADS; grad++) {
-        const float *got = ops_result(&pair.cuda, names[grad], NULL);
-        for (int64_t i = 0; i < s->n * ld(s, grad == DQ); i++) {
-            int64_t token = i / ld(s, grad == DQ), column = i % ld(s, grad == DQ);
-            bool outside = column >= width(s, grad == DQ) || (token >= s->nan_first && token < s->nan_end);
-            assert_int_equal(isnan(got[i]) != 0, outside);
-        }
-        cuda_check_close(&pair, names[grad], &(struct cuda_bound){.each = c.bounds[grad]});
-    }
+    for (int grad = 0; grad < GRADS; grad++)
+        check_gradient(&pair, &c, grad);
     if (s->sink != 0)
         cuda_check_close(&pair, "dsinks", &(struct cuda_bound){.each = c.dsinks_bounds});
     cuda_close(&pair);
@@ -422,6 +491,83 @@ static void test_foreign_rows(void **state) {
     CHECK(shapes, OT_BF16);
 }
 
+/* Pieces of rows, with borders inside of blocks and at blocks of 96 and 128 keys; windows and rows that leave
+ * out blocks, or all keys before the piece; the first piece. */
+static const struct shape pieces[] = {
+    {.n = 70, .past = 133, .is_piece = true, .heads = 2, .kv_heads = 1, .head_dim = 64},
+    {.n = 40,
+     .past = 192,
+     .is_piece = true,
+     .heads = 2,
+     .kv_heads = 2,
+     .head_dim = 64,
+     .window = 30,
+     .pad = 8},
+    {.n = 40, .past = 96, .is_piece = true, .heads = 1, .kv_heads = 1, .head_dim = 64, .row = 96},
+    {.n = 50, .past = 90, .is_piece = true, .heads = 3, .kv_heads = 1, .head_dim = 80, .row = 60},
+    {.n = 45,
+     .past = 128,
+     .is_piece = true,
+     .heads = 2,
+     .kv_heads = 1,
+     .head_dim = 96,
+     .slopes = true,
+     .softcap = 1.5f,
+     .sink = 1},
+    {.n = 61,
+     .past = 100,
+     .is_piece = true,
+     .heads = 2,
+     .kv_heads = 1,
+     .head_dim = 128,
+     .window = 70,
+     .row = 110,
+     .slopes = true},
+    {.n = 33, .past = 64, .is_piece = true, .heads = 2, .kv_heads = 1, .head_dim = 256, .softcap = 2},
+    {.n = 20, .is_piece = true, .heads = 1, .kv_heads = 1, .head_dim = 64},
+};
+static const struct shape plain_pieces[] = {
+    {.n = 30, .past = 45, .is_piece = true, .heads = 4, .kv_heads = 2, .head_dim = 7, .window = 9, .pad = 3},
+    {.n = 40,
+     .past = 70,
+     .is_piece = true,
+     .heads = 2,
+     .kv_heads = 1,
+     .head_dim = 72,
+     .row = 50,
+     .slopes = true,
+     .softcap = 2,
+     .sink = -2,
+     .shift = 1},
+    {.n = 21, .past = 32, .is_piece = true, .heads = 1, .kv_heads = 1, .head_dim = 200},
+    {.n = 25, .past = 50, .is_piece = true, .heads = 2, .kv_heads = 1, .head_dim = 64, .drop = 0.25f},
+};
+
+/* Pieces for attention_hopper_backward.cu: borders inside and at the ends of its warpgroups' 64 keys, and
+ * warpgroups whose keys no query sees. */
+static const struct shape hopper_pieces[] = {
+    {.n = 150, .past = 300, .is_piece = true, .heads = 3, .kv_heads = 1, .head_dim = 64},
+    {.n = 130,
+     .past = 256,
+     .is_piece = true,
+     .heads = 2,
+     .kv_heads = 1,
+     .head_dim = 128,
+     .row = 200,
+     .slopes = true,
+     .softcap = 2},
+    {.n = 70, .past = 250, .is_piece = true, .heads = 1, .kv_heads = 1, .head_dim = 128, .window = 50},
+};
+
+static void test_pieces(void **state) {
+    (void)state;
+    CHECK(pieces, OT_BF16);
+    check_shapes(pieces + 3, 2, OT_F16);
+    CHECK(plain_pieces, OT_F32);
+    check_shapes(plain_pieces + 1, 2, OT_BF16);
+    CHECK(hopper_pieces, OT_BF16);
+}
+
 int main(void) {
     cuda_choose_card();
     cuda_skip_without_device();
@@ -429,6 +575,7 @@ int main(void) {
         cmocka_unit_test(test_tiled_bf16), cmocka_unit_test(test_tiled_fp16),
         cmocka_unit_test(test_plain),      cmocka_unit_test(test_softcaps_and_sinks),
         cmocka_unit_test(test_many_tiles), cmocka_unit_test(test_foreign_rows),
+        cmocka_unit_test(test_pieces),
     };
     return cmocka_run_group_tests_name("cuda_attention_backward", tests, NULL, NULL);
 }

@@ -71,6 +71,8 @@ static void check_attention(const struct card *c, int64_t head_dim) {
                                              .dq = arrays[5],
                                              .dk = arrays[6],
                                              .dv = arrays[7],
+                                             .lddk = ld,
+                                             .lddv = ld,
                                              .scratch = delta};
     const struct ot_cuda_stream on = {.sm_count = 4, .shared_bytes = c->shared_bytes, .arch = c->arch};
     struct ot_emu_usage usage = ot_emu_usage();

@@ -10,7 +10,7 @@
 #include "src/base/cache_file.h"
 #include "tests/cuda/cuda_fixture.h"
 
-enum { N = 16, MOST_DIM = 256, ELEMS = N * MOST_DIM, ARRAYS = 8 };
+enum { N = 16, MOST_DIM = 256, ELEMS = N * MOST_DIM, ARRAYS = 10 };
 
 struct work {
     struct ot_device *device;
@@ -37,7 +37,7 @@ static void close_work(struct work *w) {
     ot_device_close(w->device);
 }
 
-/* What selects other code or other tiles; backward takes all but the last. */
+/* What selects other code or other tiles. */
 enum feature { NO_FEATURE, SLOPES, WINDOW, PAST, FEATURES };
 
 static void run_attention(const struct work *w, enum ot_dtype dtype, int dim, enum feature feature) {
@@ -54,52 +54,56 @@ static void run_attention(const struct work *w, enum ot_dtype dtype, int dim, en
                     .ldv = dim,
                     .ldo = dim,
                     .scale = 0.1f,
-                    .row_start = (int32_t *)(void *)part(w, 8),
+                    .row_start = (int32_t *)(void *)part(w, ARRAYS),
                     .slopes = feature == SLOPES ? (float *)(void *)part(w, 7) : NULL,
                     .q = part(w, 0),
                     .k = part(w, 1),
                     .v = part(w, 2),
                     .out = part(w, 3),
-                    .lse = (float *)(void *)(part(w, 8) + 1024)},
+                    .lse = (float *)(void *)(part(w, ARRAYS) + 1024)},
         .dout = part(w, 4),
         .dq = part(w, 5),
         .dk = part(w, 6),
         .dv = part(w, 7),
-        .scratch = (float *)(void *)(part(w, 8) + 2048)};
+        .lddk = dim,
+        .lddv = dim,
+        .dk_sums = feature == PAST ? (float *)(void *)part(w, 8) : NULL,
+        .dv_sums = feature == PAST ? (float *)(void *)part(w, 9) : NULL,
+        .scratch = (float *)(void *)(part(w, ARRAYS) + 2048)};
     ot_device_ops(w->device)->attention(w->lane, &op.forward);
-    if (feature != PAST)
-        ot_device_ops(w->device)->attention_backward(w->lane, &op);
+    ot_device_ops(w->device)->attention_backward(w->lane, &op);
 }
 
 /* With a bias and without, forward and backward. The spans are empty: zeros, as all of the memory. */
 static void run_spans(const struct work *w, enum ot_dtype dtype, int dim) {
-    const int32_t *zeros = (const int32_t *)(const void *)part(w, 8);
+    const int32_t *zeros = (const int32_t *)(const void *)part(w, ARRAYS);
     for (int bias = 0; bias < 2; bias++) {
-        struct ot_attend_spans_backward op = {.forward = {.dtype = dtype,
-                                                          .n = N,
-                                                          .n_keys = N,
-                                                          .heads = 1,
-                                                          .head_dim = dim,
-                                                          .ldq = dim,
-                                                          .ldk = dim,
-                                                          .ldv = dim,
-                                                          .ldo = dim,
-                                                          .scale = 0.1f,
-                                                          .key_first = zeros,
-                                                          .key_end = zeros,
-                                                          .bias = bias ? part(w, 0) : NULL,
-                                                          .buckets = bias,
-                                                          .bucket_of = zeros,
-                                                          .q = part(w, 0),
-                                                          .k = part(w, 1),
-                                                          .v = part(w, 2),
-                                                          .out = part(w, 3),
-                                                          .softmax = (float *)(void *)(part(w, 8) + 1024)},
-                                              .dout = part(w, 4),
-                                              .dq = part(w, 5),
-                                              .dk = part(w, 6),
-                                              .dv = part(w, 7),
-                                              .scratch = (float *)(void *)(part(w, 8) + 2048)};
+        struct ot_attend_spans_backward op = {
+            .forward = {.dtype = dtype,
+                        .n = N,
+                        .n_keys = N,
+                        .heads = 1,
+                        .head_dim = dim,
+                        .ldq = dim,
+                        .ldk = dim,
+                        .ldv = dim,
+                        .ldo = dim,
+                        .scale = 0.1f,
+                        .key_first = zeros,
+                        .key_end = zeros,
+                        .bias = bias ? part(w, 0) : NULL,
+                        .buckets = bias,
+                        .bucket_of = zeros,
+                        .q = part(w, 0),
+                        .k = part(w, 1),
+                        .v = part(w, 2),
+                        .out = part(w, 3),
+                        .softmax = (float *)(void *)(part(w, ARRAYS) + 1024)},
+            .dout = part(w, 4),
+            .dq = part(w, 5),
+            .dk = part(w, 6),
+            .dv = part(w, 7),
+            .scratch = (float *)(void *)(part(w, ARRAYS) + 2048)};
         ot_device_ops(w->device)->attend_spans(w->lane, &op.forward);
         ot_device_ops(w->device)->attend_spans_backward(w->lane, &op);
     }
@@ -170,7 +174,7 @@ static void test_every_path_is_trusted(void **state) {
         for (size_t d = 0; d < sizeof dims / sizeof *dims && dtypes[t] != OT_F32; d++)
             for (int feature = 0; feature < FEATURES; feature++) {
                 run_attention(&w, dtypes[t], dims[d], (enum feature)feature);
-                paths += feature == PAST ? 1 : 2;
+                paths += 2;
             }
         for (int dim = 64; dim <= 128 && dtypes[t] != OT_F32; dim += 64, paths += 4)
             run_spans(&w, dtypes[t], dim);

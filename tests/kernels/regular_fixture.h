@@ -212,6 +212,8 @@ static inline void drop_run(struct ops_fixture *f, const void *argument) {
         .dq = d[0],
         .dk = d[1],
         .dv = d[2],
+        .lddk = k,
+        .lddv = k,
         .scratch = ops_blank(f, ot_attention_backward_scratch_bytes(c->n, c->heads))};
     f->ops->attention(f->lane, &op);
     f->ops->attention_backward(f->lane, &back);
