@@ -140,7 +140,7 @@ struct ot_rope {
 };
 
 /* Causal attention of n queries over n_keys keys. Query i is at key index i + n_keys - n. For whole rows
- * n_keys = n; with a key/value cache, or a piece of a row, n_keys = past + n. Query i sees the keys j with
+ * n_keys = n; with a key/value cache, or a section of a row, n_keys = past + n. Query i sees the keys j with
  *
  *     row_start[i] <= j <= i + n_keys - n   and   (window == 0 or j > i + n_keys - n - window)
  *
@@ -181,21 +181,21 @@ struct ot_attention {
  *
  * Without dk_sums and dv_sums (both NULL), n_keys = n.
  *
- * PIECES. With them, n_keys >= n >= 1: a long row goes backward piece by piece. The queries of a piece are at
- * the last n keys, the piece's own keys. dk and dv are the gradients of its own keys alone. The sums, fp32
- * [n_keys, kv_heads, head_dim] without gaps and aligned to 16 bytes, carry the gradients of keys to earlier
- * pieces. If g[j] is the gradient of key j by the queries of this piece,
+ * SECTIONS. With them, n_keys >= n >= 1: a long row goes backward section by section. The queries of a
+ * section are at the last n keys, the section's own keys. dk and dv are the gradients of its own keys alone.
+ * The sums, fp32 [n_keys, kv_heads, head_dim] without gaps and aligned to 16 bytes, carry the gradients of
+ * keys to earlier sections. If g[j] is the gradient of key j by the queries of this section,
  *
- *     sums[j] = sums[j] + g[j]                   for the keys before the piece, j < n_keys - n
+ *     sums[j] = sums[j] + g[j]                   for the keys before the section, j < n_keys - n
  *     dk[j - (n_keys - n)] = sums[j] + g[j]      for its own keys; their sums are read only
  *
  * and the same for dv. g[j] is a finished fp32 sum, in the order that each device has for whole rows; adding
- * it is one more fp32 addition; dk and dv are rounded after that. So the pieces of a row go from the last to
- * the first, and the caller clears the sums before the last. A piece may begin at any key. The sums of keys
- * that no query of the piece sees keep their values.
+ * it is one more fp32 addition; dk and dv are rounded after that. So the sections of a row go from the last
+ * to the first, and the caller clears the sums before the last. A section may begin at any key. The sums of
+ * keys that no query of the section sees keep their values.
  *
  * The random words of a dropped weight depend on n and n_keys (ops_drop.h), so forward and backward of one
- * piece agree. Pieces of one row share words, unless each has its own noise. */
+ * section agree. Sections of one row share words, unless each has its own noise. */
 struct ot_attention_backward {
     struct ot_attention forward; /* the arguments of forward, with the out and lse that it wrote */
     const void *dout;            /* stride: forward.ldo */

@@ -28,11 +28,11 @@
  *
  * INVISIBLE TILES are skipped. The queries of a block need the keys from the first key of the block's first
  * query to the last key of its last query. The keys of a block are seen by the queries from the block itself
- * on (from query 0 on, if the block lies before a piece), up to the first query whose row begins after the
+ * on (from query 0 on, if the block lies before a section), up to the first query whose row begins after the
  * block. Inside a visited part of 8 N rows, pairs that do not see each other get p = ds = 0. (A NaN there
  * spreads through its part, no further.)
  *
- * PIECES OF ROWS (kernels/ops.h) have keys before query 0. A block of keys that no query sees ends at once.
+ * SECTIONS OF ROWS (kernels/ops.h) have keys before query 0. A block of keys that no query sees ends at once.
  * The others add the stored sums to the finished sums in registers, before they store.
  *
  * COST. One mma of a warp multiplies 16x16 by 16x8. A warp owns M fragments of 16 rows and takes N fragments

@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
                     reinterpret_cast<float *>(ot_shared<char>() + keys_table<S>(stages, apart)));
     if constexpr (!View::IS_OF_SPANS)
         if (view.first == view.end)
-            return; /* no query sees these keys: they lie before a piece of a row */
+            return; /* no query sees these keys: they lie before a section of a row */
     const typename View::source source = view.visited(op, begin);
     backward_ring<T, S, true> ring = {stages,
                                       0,

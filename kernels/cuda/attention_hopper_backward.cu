@@ -312,7 +312,7 @@ __global__ void __launch_bounds__(HOPPER_THREADS, 1)
     const struct ot_attention &f = op.forward;
     const gradient_block<S> block(f);
     if (S::PASS == OF_KEYS && block.visited.first == block.visited.end)
-        return; /* no query sees these keys: they lie before a piece of a row */
+        return; /* no query sees these keys: they lie before a section of a row */
     const hopper_room<T, S> room;
     room.init();
     if (threadIdx.x < HOPPER_GROUP) {

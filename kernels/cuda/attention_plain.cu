@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS)
     int end = min(begin + S::ROWS, (int)f.n_keys);
     int first_query = ot_attention_first_query(f, begin), end_query = ot_attention_end_query(f, begin, end);
     if (first_query == end_query)
-        return; /* no query sees these keys: they lie before a piece of a row */
+        return; /* no query sees these keys: they lie before a section of a row */
     int row = (int)threadIdx.x / 8, column = (int)threadIdx.x % 8;
     float *k = ot_shared<float>(), *v = k + S::TILE, *q = v + S::TILE, *dout = q + S::TILE;
     float *weights = dout + S::TILE, *slopes = weights + S::WEIGHTS;

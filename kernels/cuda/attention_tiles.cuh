@@ -307,10 +307,10 @@ __device__ __forceinline__ int ot_attention_end_query(const struct ot_attention 
     }
 }
 
-/* ---- pieces of rows ---- */
+/* ---- sections of rows ---- */
 
-/* Adds the stored sums of a piece (ot_attention_backward) to a warp's rows of dk or dv, which begin with key
- * `first`. Stores the rows of keys before the piece again. sums: those of the kv head. */
+/* Adds the stored sums of a section (ot_attention_backward) to a warp's rows of dk or dv, which begin with
+ * key `first`. Stores the rows of keys before the section again. sums: those of the kv head. */
 template <int M, int D>
 __device__ __forceinline__ void ot_tile_add_stored(float (&sum)[M][D][4], float *sums,
                                                    const struct ot_attention &op, int first) {

@@ -108,7 +108,7 @@ void ot_cuda_guard_attention(struct ot_cuda_guard *guard, const struct ot_attent
 void ot_cuda_guard_attention_backward(struct ot_cuda_guard *guard, const struct ot_attention_backward *op,
                                       struct ot_cuda_stream *on) {
     struct ot_attention like = op->forward;
-    /* Only the check with earlier keys has stored sums, which the first piece of a row has too. */
+    /* Only the check with earlier keys has stored sums, which the first section of a row has too. */
     like.n_keys += op->dk_sums != NULL;
     on->plain = on->no_hopper = false;
     if (guard->forced == AUTO && ot_attention_backward_is_hopper(&like, on) &&

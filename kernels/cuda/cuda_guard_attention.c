@@ -4,12 +4,13 @@
  * tile occur; two query heads share a key head. The problem of the kernels for compute capability 9.0 is
  * longer, so that their rings of tiles turn. Scores are about 1/3, so the softcap is as small as they are.
  *
- * FEATURES. A softcap, sinks, slopes (ALiBi), a window, and keys before the first query (decoding, and pieces
- * of rows) select other instructions or other tiles. So an op that has them has a path of its own for each
- * combination, and its problem has them too. A run meets few combinations: a model's layers have one or two,
- * and decoding adds as many. The window is much smaller than a tile, so one key too many changes a result by
- * more than the bound; most queries leave out whole tiles. The number of earlier keys is no multiple of a
- * tile, and leaves a warpgroup of the last block without queries. Backward with earlier keys has stored sums.
+ * FEATURES. A softcap, sinks, slopes (ALiBi), a window, and keys before the first query (decoding, and
+ * sections of rows) select other instructions or other tiles. So an op that has them has a path of its own
+ * for each combination, and its problem has them too. A run meets few combinations: a model's layers have one
+ * or two, and decoding adds as many. The window is much smaller than a tile, so one key too many changes a
+ * result by more than the bound; most queries leave out whole tiles. The number of earlier keys is no
+ * multiple of a tile, and leaves a warpgroup of the last block without queries. Backward with earlier keys
+ * has stored sums.
  *
  * BOUNDS. The gradient of the sinks is not compared, because one kernel computes it for all paths. The fast
  * kernels round the weights (and in backward the gradients of the scores) to the dtype before they multiply

@@ -6,7 +6,7 @@
  *
  * Each figure is the best of several repeats; each repeat enqueues the op often enough to last 20 ms. The
  * FLOPs of attention count only the pairs that a causal mask leaves: 4 n^2 / 2 head_dim per head forward, and
- * 4 n past head_dim more for a piece of a row with keys before it; 2.5 times as many backward. Those of
+ * 4 n past head_dim more for a section of a row with keys before it; 2.5 times as many backward. Those of
  * attention over spans (`spans`) count all pairs of a row. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,7 +129,7 @@ static void enqueue_attention_backward(struct bench *b, const void *op) {
     b->ops->attention_backward(b->lane, op);
 }
 
-/* n tokens, cut into rows of `row` tokens; or a piece of one row, with `past` keys before it. */
+/* n tokens, cut into rows of `row` tokens; or a section of one row, with `past` keys before it. */
 struct attention_size {
     int64_t n, past, row, heads, kv_heads, dim;
 };
@@ -460,7 +460,7 @@ int main(int argc, char **argv) {
         bench_attention(&b, (struct attention_size){2048, 0, 512, 8, 8, 64});
         bench_attention(&b, (struct attention_size){2048, 0, 512, 8, 2, 64});
         bench_attention(&b, (struct attention_size){2048, 0, 2048, 8, 8, 64});
-        /* the last of eight pieces of a row: nearly as many pairs as the row above has */
+        /* the last of eight sections of a row: nearly as many pairs as the row above has */
         bench_attention(&b, (struct attention_size){512, 7 * 512, 512, 8, 8, 64});
         bench_spans(&b, 512, 8, 64);
         bench_norm(&b);

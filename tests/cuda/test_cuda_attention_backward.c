@@ -15,7 +15,7 @@
  *     factor 1 - t^2, t = score / softcap, which the tiled kernels compute from log2(p) + lse: t is off by
  *     the errors of the score, of lse and of the logarithm (4 u of it), all divided by the softcap; so the
  *     factor is off by twice that, and by 16 u of 1.
- *   - A piece of a row adds stored sums: off by u of the stored number and of what is added.
+ *   - A section of a row adds stored sums: off by u of the stored number and of what is added.
  *   - dsinks sums -exp(sink - lse) delta, in fp32 on both devices.
  *   - dv sums k terms p dout: off by k u sum |p dout|; dq and dk likewise. The sums inside tensor cores keep
  *     at
@@ -33,7 +33,7 @@
 struct shape {
     int64_t n, heads, kv_heads, head_dim;
     int64_t past;        /* keys before the queries */
-    bool is_piece;       /* has stored sums, as a past requires */
+    bool is_section;     /* has stored sums, as a past requires */
     int64_t window, row; /* 0: no window; rows of `row` tokens, 0: one row */
     bool slopes;
     float softcap;
@@ -247,7 +247,7 @@ static struct backward_case make_case(const struct shape *s, enum ot_dtype dtype
     for (int grad = 0; grad < GRADS; grad++) {
         int64_t elems = tokens(s, grad == DQ) * width(s, grad == DQ);
         c.bounds[grad] = zeros(elems, sizeof *c.bounds[grad]);
-        c.stored[grad] = grad != DQ && s->is_piece ? ops_random(20 + (uint64_t)grad, elems, 0.05f) : NULL;
+        c.stored[grad] = grad != DQ && s->is_section ? ops_random(20 + (uint64_t)grad, elems, 0.05f) : NULL;
         for (int64_t i = 0; c.stored[grad] && i < elems; i++) /* both devices round stored + added */
             c.bounds[grad][i] = 2 * 0x1p-24 * fabs((double)c.stored[grad][i]);
     }
@@ -332,7 +332,7 @@ static void run_case(struct ops_fixture *f, const void *argument) {
         ops_collect(f, names[grad], f->dtype, grads[grad], s->n * grad_ld(s, grad));
     if (op.dsinks)
         ops_collect(f, "dsinks", OT_F32, op.dsinks, s->heads);
-    if (s->is_piece) {
+    if (s->is_section) {
         ops_collect(f, sums_names[DK], OT_F32, op.dk_sums, sums);
         ops_collect(f, sums_names[DV], OT_F32, op.dv_sums, sums);
     }
@@ -491,23 +491,23 @@ static void test_foreign_rows(void **state) {
     CHECK(shapes, OT_BF16);
 }
 
-/* Pieces of rows, with borders inside of blocks and at blocks of 96 and 128 keys; windows and rows that leave
- * out blocks, or all keys before the piece; the first piece. */
-static const struct shape pieces[] = {
-    {.n = 70, .past = 133, .is_piece = true, .heads = 2, .kv_heads = 1, .head_dim = 64},
+/* Sections of rows, with borders inside of blocks and at blocks of 96 and 128 keys; windows and rows that
+ * leave out blocks, or all keys before the section; the first section. */
+static const struct shape sections[] = {
+    {.n = 70, .past = 133, .is_section = true, .heads = 2, .kv_heads = 1, .head_dim = 64},
     {.n = 40,
      .past = 192,
-     .is_piece = true,
+     .is_section = true,
      .heads = 2,
      .kv_heads = 2,
      .head_dim = 64,
      .window = 30,
      .pad = 8},
-    {.n = 40, .past = 96, .is_piece = true, .heads = 1, .kv_heads = 1, .head_dim = 64, .row = 96},
-    {.n = 50, .past = 90, .is_piece = true, .heads = 3, .kv_heads = 1, .head_dim = 80, .row = 60},
+    {.n = 40, .past = 96, .is_section = true, .heads = 1, .kv_heads = 1, .head_dim = 64, .row = 96},
+    {.n = 50, .past = 90, .is_section = true, .heads = 3, .kv_heads = 1, .head_dim = 80, .row = 60},
     {.n = 45,
      .past = 128,
-     .is_piece = true,
+     .is_section = true,
      .heads = 2,
      .kv_heads = 1,
      .head_dim = 96,
@@ -516,21 +516,28 @@ static const struct shape pieces[] = {
      .sink = 1},
     {.n = 61,
      .past = 100,
-     .is_piece = true,
+     .is_section = true,
      .heads = 2,
      .kv_heads = 1,
      .head_dim = 128,
      .window = 70,
      .row = 110,
      .slopes = true},
-    {.n = 33, .past = 64, .is_piece = true, .heads = 2, .kv_heads = 1, .head_dim = 256, .softcap = 2},
-    {.n = 20, .is_piece = true, .heads = 1, .kv_heads = 1, .head_dim = 64},
+    {.n = 33, .past = 64, .is_section = true, .heads = 2, .kv_heads = 1, .head_dim = 256, .softcap = 2},
+    {.n = 20, .is_section = true, .heads = 1, .kv_heads = 1, .head_dim = 64},
 };
-static const struct shape plain_pieces[] = {
-    {.n = 30, .past = 45, .is_piece = true, .heads = 4, .kv_heads = 2, .head_dim = 7, .window = 9, .pad = 3},
+static const struct shape plain_sections[] = {
+    {.n = 30,
+     .past = 45,
+     .is_section = true,
+     .heads = 4,
+     .kv_heads = 2,
+     .head_dim = 7,
+     .window = 9,
+     .pad = 3},
     {.n = 40,
      .past = 70,
-     .is_piece = true,
+     .is_section = true,
      .heads = 2,
      .kv_heads = 1,
      .head_dim = 72,
@@ -539,33 +546,33 @@ static const struct shape plain_pieces[] = {
      .softcap = 2,
      .sink = -2,
      .shift = 1},
-    {.n = 21, .past = 32, .is_piece = true, .heads = 1, .kv_heads = 1, .head_dim = 200},
-    {.n = 25, .past = 50, .is_piece = true, .heads = 2, .kv_heads = 1, .head_dim = 64, .drop = 0.25f},
+    {.n = 21, .past = 32, .is_section = true, .heads = 1, .kv_heads = 1, .head_dim = 200},
+    {.n = 25, .past = 50, .is_section = true, .heads = 2, .kv_heads = 1, .head_dim = 64, .drop = 0.25f},
 };
 
-/* Pieces for attention_hopper_backward.cu: borders inside and at the ends of its warpgroups' 64 keys, and
+/* Sections for attention_hopper_backward.cu: borders inside and at the ends of its warpgroups' 64 keys, and
  * warpgroups whose keys no query sees. */
-static const struct shape hopper_pieces[] = {
-    {.n = 150, .past = 300, .is_piece = true, .heads = 3, .kv_heads = 1, .head_dim = 64},
+static const struct shape hopper_sections[] = {
+    {.n = 150, .past = 300, .is_section = true, .heads = 3, .kv_heads = 1, .head_dim = 64},
     {.n = 130,
      .past = 256,
-     .is_piece = true,
+     .is_section = true,
      .heads = 2,
      .kv_heads = 1,
      .head_dim = 128,
      .row = 200,
      .slopes = true,
      .softcap = 2},
-    {.n = 70, .past = 250, .is_piece = true, .heads = 1, .kv_heads = 1, .head_dim = 128, .window = 50},
+    {.n = 70, .past = 250, .is_section = true, .heads = 1, .kv_heads = 1, .head_dim = 128, .window = 50},
 };
 
-static void test_pieces(void **state) {
+static void test_sections(void **state) {
     (void)state;
-    CHECK(pieces, OT_BF16);
-    check_shapes(pieces + 3, 2, OT_F16);
-    CHECK(plain_pieces, OT_F32);
-    check_shapes(plain_pieces + 1, 2, OT_BF16);
-    CHECK(hopper_pieces, OT_BF16);
+    CHECK(sections, OT_BF16);
+    check_shapes(sections + 3, 2, OT_F16);
+    CHECK(plain_sections, OT_F32);
+    check_shapes(plain_sections + 1, 2, OT_BF16);
+    CHECK(hopper_sections, OT_BF16);
 }
 
 int main(void) {
@@ -575,7 +582,7 @@ int main(void) {
         cmocka_unit_test(test_tiled_bf16), cmocka_unit_test(test_tiled_fp16),
         cmocka_unit_test(test_plain),      cmocka_unit_test(test_softcaps_and_sinks),
         cmocka_unit_test(test_many_tiles), cmocka_unit_test(test_foreign_rows),
-        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_sections),
     };
     return cmocka_run_group_tests_name("cuda_attention_backward", tests, NULL, NULL);
 }

@@ -204,7 +204,7 @@ static const struct {
 } PLANTED[] = {{lose_slopes, "slopes (ALiBi)"},
                {widen_window, "a window"},
                {forget_past, "keys before the queries"},
-               {lose_sums, "keys before the queries"}}; /* in the first piece of a row, which has none */
+               {lose_sums, "keys before the queries"}}; /* in the first section of a row, which has none */
 
 /* A kernel that is right without a feature and wrong with it is found, by a check that has the feature. */
 static void check_planted(void **state, int planted, const struct wrong *wrong) {

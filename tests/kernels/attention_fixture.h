@@ -1,5 +1,5 @@
 /* Cases of causal attention (kernels/ops.h), and a reference in double: test_ops_attention.c has whole rows,
- * test_ops_attention_pieces.c has pieces of rows. */
+ * test_ops_attention_sections.c has sections of rows. */
 #ifndef OT_TESTS_KERNELS_ATTENTION_FIXTURE_H
 #define OT_TESTS_KERNELS_ATTENTION_FIXTURE_H
 
@@ -279,7 +279,7 @@ struct attention_shape {
     bool backward, slopes;
     float softcap, sink; /* sink: of head 0; the other heads' are close to it. 0: none */
     float q_size;        /* 0: 1 */
-    bool is_piece;       /* with stored sums */
+    bool is_section;     /* with stored sums */
     float drop;
 };
 
@@ -301,7 +301,7 @@ static inline struct attention_case attention_make(const struct attention_shape 
     for (int64_t head = 0; values[ATTENTION_SINKS] && head < s->heads; head++)
         values[ATTENTION_SINKS][head] = s->sink + attention_sink_steps[head];
     for (int i = ATTENTION_DK_SUMS; i <= ATTENTION_DV_SUMS; i++) /* as small as the gradients of a key */
-        values[i] = s->is_piece ? ops_random(1 + (uint64_t)i, k_elems, 0.05f) : NULL;
+        values[i] = s->is_section ? ops_random(1 + (uint64_t)i, k_elems, 0.05f) : NULL;
     *row_start = malloc((size_t)s->n * sizeof **row_start);
     assert_non_null(*row_start);
     for (int64_t i = 0; i < s->n; i++)

@@ -1,45 +1,46 @@
-/* Attention backward for pieces of rows (kernels/ops.h): each piece against a reference in double, and rows
- * that go backward in pieces against the reference of the whole row. */
+/* Attention backward for sections of rows (kernels/ops.h): each section against a reference in double, and
+ * rows that go backward in sections against the reference of the whole row. */
 #include "src/base/dtype.h"
 #include "tests/kernels/attention_fixture.h"
 
-/* ---- one piece ---- */
+/* ---- one section ---- */
 
-static void test_piece(void **state) {
+static void test_section(void **state) {
     (void)state;
     static const struct attention_shape shapes[] = {
-        {70, 300, 4, 2, 40, 0, 0, .backward = true, .is_piece = true},   /* borders inside of blocks */
-        {129, 385, 2, 1, 64, 0, 0, .backward = true, .is_piece = true},  /* borders of blocks */
-        {1, 200, 2, 2, 24, 0, 0, .backward = true, .is_piece = true},    /* one query */
-        {90, 90, 4, 2, 32, 0, 0, .backward = true, .is_piece = true},    /* the first piece */
-        {150, 650, 4, 4, 16, 50, 0, .backward = true, .is_piece = true}, /* a window: unseen blocks */
-        {200, 500, 2, 1, 128, 100, 171, .backward = true, .is_piece = true, .softcap = 2, .sink = 1},
-        {100, 356, 2, 1, 32, 0, 128, .backward = true, .is_piece = true}, /* the row begins with the piece */
-        {64, 333, 4, 2, 32, 0, 150, .backward = true, .is_piece = true},  /* rows begin before and in it */
-        {130, 290, 8, 4, 16, 0, 0, .backward = true, .is_piece = true, .slopes = true, .softcap = 1.5f},
-        {140, 270, 8, 8, 16, 40, 67, .backward = true, .is_piece = true, .slopes = true, .sink = -1},
-        {80, 210, 4, 2, 24, 0, 0, .backward = true, .is_piece = true, .drop = 0.25f},
+        {70, 300, 4, 2, 40, 0, 0, .backward = true, .is_section = true},   /* borders inside of blocks */
+        {129, 385, 2, 1, 64, 0, 0, .backward = true, .is_section = true},  /* borders of blocks */
+        {1, 200, 2, 2, 24, 0, 0, .backward = true, .is_section = true},    /* one query */
+        {90, 90, 4, 2, 32, 0, 0, .backward = true, .is_section = true},    /* the first section */
+        {150, 650, 4, 4, 16, 50, 0, .backward = true, .is_section = true}, /* a window: unseen blocks */
+        {200, 500, 2, 1, 128, 100, 171, .backward = true, .is_section = true, .softcap = 2, .sink = 1},
+        {100, 356, 2, 1, 32, 0, 128, .backward = true,
+         .is_section = true}, /* the row begins with the section */
+        {64, 333, 4, 2, 32, 0, 150, .backward = true, .is_section = true}, /* rows begin before and in it */
+        {130, 290, 8, 4, 16, 0, 0, .backward = true, .is_section = true, .slopes = true, .softcap = 1.5f},
+        {140, 270, 8, 8, 16, 40, 67, .backward = true, .is_section = true, .slopes = true, .sink = -1},
+        {80, 210, 4, 2, 24, 0, 0, .backward = true, .is_section = true, .drop = 0.25f},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i += tests_are_brief() ? 3 : 1)
         attention_check_shape(&shapes[i]);
 }
 
-/* ---- whole rows in pieces ---- */
+/* ---- whole rows in sections ---- */
 
-enum { MOST_PIECES = 4 };
+enum { MOST_SECTIONS = 4 };
 
 struct row {
     struct attention_case whole;
-    int64_t ends[MOST_PIECES + 1]; /* of the pieces, in keys; the first is 0, the last is n */
+    int64_t ends[MOST_SECTIONS + 1]; /* of the sections, in keys; the first is 0, the last is n */
 };
 
 static void *part_of(const struct ops_fixture *f, const void *array, int64_t elems) {
     return (char *)(uintptr_t)array + elems * (int64_t)ot_dtype_bytes(f->dtype);
 }
 
-/* The arguments of piece i. */
-static struct ot_attention_backward piece_of(struct ops_fixture *f, const struct row *row, int i,
-                                             const struct ot_attention_backward *whole) {
+/* The arguments of section i. */
+static struct ot_attention_backward section_of(struct ops_fixture *f, const struct row *row, int i,
+                                               const struct ot_attention_backward *whole) {
     int64_t first = row->ends[i], heads = row->whole.heads;
     struct ot_attention_backward op = *whole;
     struct ot_attention *forward = &op.forward;
@@ -56,19 +57,19 @@ static struct ot_attention_backward piece_of(struct ops_fixture *f, const struct
     return op;
 }
 
-static void run_in_pieces(struct ops_fixture *f, const void *argument) {
+static void run_in_sections(struct ops_fixture *f, const void *argument) {
     const struct row *row = argument;
     const struct attention_case *c = &row->whole;
     const struct ot_attention forward = attention_upload(f, c);
     const struct ot_attention_backward whole = attention_upload_backward(f, c, &forward);
-    struct ot_attention_backward pieces[MOST_PIECES];
+    struct ot_attention_backward sections[MOST_SECTIONS];
     int n = 0;
-    for (; n < MOST_PIECES && row->ends[n] < c->n; n++) {
-        pieces[n] = piece_of(f, row, n, &whole);
-        f->ops->attention(f->lane, &pieces[n].forward);
+    for (; n < MOST_SECTIONS && row->ends[n] < c->n; n++) {
+        sections[n] = section_of(f, row, n, &whole);
+        f->ops->attention(f->lane, &sections[n].forward);
     }
     while (n-- > 0)
-        f->ops->attention_backward(f->lane, &pieces[n]);
+        f->ops->attention_backward(f->lane, &sections[n]);
     ops_collect(f, "out", f->dtype, forward.out, c->n * forward.ldo);
     ops_collect(f, "dq", f->dtype, whole.dq, c->n * forward.ldq);
     ops_collect(f, "dk", f->dtype, whole.dk, c->n * whole.lddk);
@@ -77,8 +78,8 @@ static void run_in_pieces(struct ops_fixture *f, const void *argument) {
         ops_collect(f, "dsinks", OT_F32, whole.dsinks, c->heads);
 }
 
-/* The bounds are those of whole rows, because each piece makes one fp32 addition more for each key. */
-static void check_row(const struct attention_shape *shape, const int64_t ends[MOST_PIECES + 1]) {
+/* The bounds are those of whole rows, because each section makes one fp32 addition more for each key. */
+static void check_row(const struct attention_shape *shape, const int64_t ends[MOST_SECTIONS + 1]) {
     int32_t *row_start;
     float *values[ATTENTION_VALUES];
     double *in[ATTENTION_INPUTS];
@@ -91,7 +92,7 @@ static void check_row(const struct attention_shape *shape, const int64_t ends[MO
     attention_widen(c, in);
     struct attention_reference want = attention_reference_run(c, (const double *const *)in);
     struct ops_fixture f;
-    ops_check_threads(&f, run_in_pieces, &row, OT_F32);
+    ops_check_threads(&f, run_in_sections, &row, OT_F32);
     int64_t width = c->heads * c->head_dim, kv_width = c->kv_heads * c->head_dim;
     attention_compare(&f, "out", want.out, c->n, width, 0, ATTENTION_FP32_BOUND);
     attention_compare(&f, "dq", want.dq, c->n, width, c->pad, ATTENTION_FP32_BOUND);
@@ -102,10 +103,10 @@ static void check_row(const struct attention_shape *shape, const int64_t ends[MO
     if (c->sinks)
         attention_compare(&f, "dsinks", want.dsinks, 1, c->heads, 0, ATTENTION_FP32_BOUND);
     ops_close(&f);
-    ops_check_threads(&f, run_in_pieces, &row, OT_BF16);
+    ops_check_threads(&f, run_in_sections, &row, OT_BF16);
     ops_close(&f);
     c->pad = 0;
-    ops_check_half(run_in_pieces, &row, ATTENTION_BF16_BOUND);
+    ops_check_half(run_in_sections, &row, ATTENTION_BF16_BOUND);
     attention_reference_free(&want);
     for (int i = 0; i < ATTENTION_INPUTS; i++)
         free(in[i]);
@@ -115,18 +116,18 @@ static void check_row(const struct attention_shape *shape, const int64_t ends[MO
 static void test_rows(void **state) {
     (void)state;
     static const struct attention_shape
-        one = {400, 400, 4, 2, 40, 0, 0, .backward = true, .is_piece = true},
+        one = {400, 400, 4, 2, 40, 0, 0, .backward = true, .is_section = true},
         packed = {
-            384,          384,      4, 1, 16, 150, 210, .backward = true, .is_piece = true, .slopes = true,
+            384,          384,      4, 1, 16, 150, 210, .backward = true, .is_section = true, .slopes = true,
             .softcap = 2, .sink = 1};
-    check_row(&one, (const int64_t[MOST_PIECES + 1]){0, 130, 131, 300, 400});
-    check_row(&packed, (const int64_t[MOST_PIECES + 1]){0, 128, 256, 384, 384});
+    check_row(&one, (const int64_t[MOST_SECTIONS + 1]){0, 130, 131, 300, 400});
+    check_row(&packed, (const int64_t[MOST_SECTIONS + 1]){0, 128, 256, 384, 384});
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_piece),
+        cmocka_unit_test(test_section),
         cmocka_unit_test(test_rows),
     };
-    return cmocka_run_group_tests_name("attention_pieces", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("attention_sections", tests, NULL, NULL);
 }
