@@ -328,6 +328,10 @@ void ot_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const
     lane->device->api->copy(lane, kind, dst, src, bytes);
 }
 
+void ot_lane_copy_rows(struct ot_lane *lane, const struct ot_copy_rows *copy) {
+    lane->device->api->copy_rows(lane, copy);
+}
+
 void ot_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes) {
     lane->device->api->fill(lane, device_dst, byte, bytes);
 }

@@ -187,6 +187,14 @@ enum ot_copy_kind { OT_COPY_H2D, OT_COPY_D2H, OT_COPY_D2D };
 /* Enqueues a copy. The device side must come from ot_device_alloc. For the host side see PINNED. The ranges
  * must not overlap. */
 void ot_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src, size_t bytes);
+/* Rows of a matrix on the device. The strides lie between the begins of rows, in bytes. */
+struct ot_copy_rows {
+    void *dst;
+    const void *src;
+    size_t dst_stride, src_stride, row_bytes, rows;
+};
+/* Enqueues a copy of rows from device memory to device memory. The rows must not overlap. */
+void ot_lane_copy_rows(struct ot_lane *lane, const struct ot_copy_rows *copy);
 void ot_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes);
 /* Calls fn(arg) on some thread after all work that was enqueued before. Work that is enqueued later does not
  * wait for fn. fn is called even if the lane has failed. fn must be short and must not use the device. */
@@ -247,6 +255,7 @@ struct ot_device_api {
     void (*lane_close)(struct ot_lane *lane);
     void (*mark)(struct ot_lane *lane, const char *what); /* NULL: the device ignores marks */
     void (*copy)(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src, size_t bytes);
+    void (*copy_rows)(struct ot_lane *lane, const struct ot_copy_rows *copy);
     void (*fill)(struct ot_lane *lane, void *device_dst, int byte, size_t bytes);
     void (*notify)(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
     void (*call)(struct ot_lane *lane, void (*fn)(void *arg), void *arg);

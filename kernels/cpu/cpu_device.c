@@ -279,6 +279,19 @@ static void lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, c
         push(lane, run_copy, false, &(struct copy){dst, src, bytes}, sizeof(struct copy));
 }
 
+static void run_copy_rows(struct ot_lane *lane, const void *args) {
+    (void)lane;
+    const struct ot_copy_rows *copy = args;
+    for (size_t i = 0; i < copy->rows; i++)
+        memcpy((char *)copy->dst + i * copy->dst_stride, (const char *)copy->src + i * copy->src_stride,
+               copy->row_bytes);
+}
+
+static void lane_copy_rows(struct ot_lane *lane, const struct ot_copy_rows *copy) {
+    if (copy->rows > 0 && copy->row_bytes > 0)
+        push(lane, run_copy_rows, false, copy, sizeof *copy);
+}
+
 struct fill {
     void *dst;
     int byte;
@@ -535,6 +548,7 @@ const struct ot_device_api ot_cpu_device_api = {
     .lane_open = lane_open,
     .lane_close = lane_close,
     .copy = lane_copy,
+    .copy_rows = lane_copy_rows,
     .fill = lane_fill,
     .notify = lane_notify,
     .call = lane_call,

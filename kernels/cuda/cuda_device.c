@@ -317,6 +317,7 @@ const struct ot_device_api ot_cuda_device_api = {
     .lane_close = ot_cuda_lane_close,
     .mark = ot_cuda_lane_mark,
     .copy = ot_cuda_lane_copy,
+    .copy_rows = ot_cuda_lane_copy_rows,
     .fill = ot_cuda_lane_fill,
     .notify = ot_cuda_lane_notify,
     .call = ot_cuda_lane_call,

@@ -243,6 +243,14 @@ void ot_cuda_lane_copy(struct ot_lane *base, enum ot_copy_kind kind, void *dst, 
     }
 }
 
+void ot_cuda_lane_copy_rows(struct ot_lane *base, const struct ot_copy_rows *copy) {
+    struct ot_cuda_lane *lane = cuda(base);
+    if (copy->rows > 0 && copy->row_bytes > 0 && begin(lane))
+        ot_cuda_lane_check(lane, cudaMemcpy2DAsync(copy->dst, copy->dst_stride, copy->src, copy->src_stride,
+                                                   copy->row_bytes, copy->rows, cudaMemcpyDeviceToDevice,
+                                                   lane->stream));
+}
+
 void ot_cuda_lane_fill(struct ot_lane *base, void *device_dst, int byte, size_t bytes) {
     struct ot_cuda_lane *lane = cuda(base);
     if (bytes > 0 && begin(lane))

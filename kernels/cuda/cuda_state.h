@@ -147,6 +147,7 @@ void ot_cuda_lane_close(struct ot_lane *lane);
 void ot_cuda_lane_mark(struct ot_lane *lane, const char *what);
 void ot_cuda_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src,
                        size_t bytes);
+void ot_cuda_lane_copy_rows(struct ot_lane *lane, const struct ot_copy_rows *copy);
 void ot_cuda_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes);
 void ot_cuda_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
 void ot_cuda_lane_call(struct ot_lane *lane, void (*fn)(void *arg), void *arg);

@@ -178,6 +178,33 @@ static void test_copies_and_fills_in_order(void **state) {
 }
 
 /* Memory that is not pinned works too, but more slowly. */
+/* Rows of 40 bytes from rows 64 apart to rows 48 apart; what lies between them stays. */
+static void test_rows_are_copied(void **state) {
+    (void)state;
+    enum { ROWS = 7, BYTES = 40, FROM = 64, TO = 48 };
+    struct ot_device *device = open_cuda(100 * MIB, 0);
+    struct ot_lane *lane;
+    unsigned char *from = alloc(device, ROWS * FROM), *to = alloc(device, ROWS * TO);
+    unsigned char *host = alloc_pinned(device, ROWS * FROM);
+    check_ok(ot_lane_open(device, "lane", &lane));
+    for (int i = 0; i < ROWS * FROM; i++)
+        host[i] = (unsigned char)i;
+    ot_lane_copy(lane, OT_COPY_H2D, from, host, ROWS * FROM);
+    ot_lane_fill(lane, to, 0xee, ROWS * TO);
+    ot_lane_copy_rows(lane, &(struct ot_copy_rows){to, from, TO, FROM, BYTES, ROWS});
+    ot_lane_copy_rows(lane, &(struct ot_copy_rows){to, NULL, TO, FROM, BYTES, 0});
+    ot_lane_copy_rows(lane, &(struct ot_copy_rows){to, NULL, TO, FROM, 0, ROWS});
+    ot_lane_copy(lane, OT_COPY_D2H, host, to, ROWS * TO);
+    check_ok(ot_lane_sync(lane));
+    for (int i = 0; i < ROWS * TO; i++)
+        assert_int_equal(host[i], i % TO < BYTES ? (i / TO * FROM + i % TO) & 0xff : 0xee);
+    ot_lane_close(lane);
+    ot_device_free(device, from);
+    ot_device_free(device, to);
+    ot_device_free_pinned(device, host, ROWS * FROM);
+    ot_device_close(device);
+}
+
 static void test_copies_from_any_host_memory(void **state) {
     (void)state;
     struct ot_device *device = open_cuda(0, 0);
@@ -438,6 +465,7 @@ int main(void) {
         cmocka_unit_test(test_bus_id),
         cmocka_unit_test(test_name_and_dtypes),
         cmocka_unit_test(test_copies_and_fills_in_order),
+        cmocka_unit_test(test_rows_are_copied),
         cmocka_unit_test(test_copies_from_any_host_memory),
         cmocka_unit_test(test_notifications),
         cmocka_unit_test(test_notification_comes_after_the_work),

@@ -388,6 +388,7 @@ static const ErrorText error_texts[] = {
     TEXT(cudaErrorMemoryAllocation, "out of memory"),
     TEXT(cudaErrorInitializationError, "initialization error"),
     TEXT(cudaErrorInvalidConfiguration, "invalid configuration argument"),
+    TEXT(cudaErrorInvalidPitchValue, "invalid pitch argument"),
     TEXT(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
     TEXT(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version"),
     TEXT(cudaErrorDevicesUnavailable, "CUDA-capable device(s) is/are busy or unavailable"),

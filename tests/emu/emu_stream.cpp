@@ -306,6 +306,27 @@ cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int 
                                     : cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, stream);
 }
 
+cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
+                              size_t height, enum cudaMemcpyKind kind, cudaStream_t stream) {
+    OT_EMU_ENTER();
+    if (kind != cudaMemcpyDeviceToDevice)
+        return leave(cudaErrorInvalidMemcpyDirection);
+    if (width == 0 || height == 0)
+        return cudaSuccess;
+    if (dst_pitch < width || src_pitch < width)
+        return leave(cudaErrorInvalidPitchValue);
+    cudaError_t error = check_end("destination", dst, (height - 1) * dst_pitch + width);
+    if (error == cudaSuccess)
+        error = check_end("source", src, (height - 1) * src_pitch + width);
+    if (error != cudaSuccess)
+        return leave(error);
+    push(stream_of(stream), false, [=] {
+        for (size_t i = 0; i < height; i++)
+            memcpy((char *)dst + i * dst_pitch, (const char *)src + i * src_pitch, width);
+    });
+    return cudaSuccess;
+}
+
 cudaError_t cudaMemsetAsync(void *memory, int byte, size_t bytes, cudaStream_t stream) {
     OT_EMU_ENTER();
     if (bytes == 0)
