@@ -70,6 +70,10 @@ static void backward(const void *context, int block, const struct ot_block_run *
     kind_of(model, block)->backward(model, block, run);
 }
 
+static void keys(const void *context, int block, const struct ot_block_run *run) {
+    kind_of(context, block)->keys(context, block, run);
+}
+
 /* ---- work, for predictions ---- */
 
 static void work(const void *context, int block, enum ot_work_kind kind, enum ot_keep_level level,
@@ -171,6 +175,8 @@ static void build_chain(struct ot_model *model, enum ot_dtype dtype, int64_t max
     chain->used_parts = used_parts;
     chain->forward = forward;
     chain->backward = backward;
+    chain->keys = keys;
+    chain->section_align = pairs ? 0 : OT_SECTION_ALIGN;
 }
 
 int ot_model_open(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
@@ -224,6 +230,8 @@ void ot_model_set_compares(struct ot_model *model, bool compares) {
 void ot_model_set_regular(struct ot_model *model, const struct ot_regular *regular) {
     model->regular = *regular;
     model->chain.boundary_tail_bytes = regular->balance > 0 ? 2 * (size_t)model->config.n_experts * 4 : 0;
+    if (regular->neftune > 0) /* the noise of a token depends on the length of its row */
+        model->chain.section_align = 0;
 }
 
 const struct ot_regular *ot_model_get_regular(const struct ot_model *model) {
@@ -233,6 +241,11 @@ const struct ot_regular *ot_model_get_regular(const struct ot_model *model) {
 void ot_model_set_chunk(struct ot_model *model, int64_t tokens) {
     if (!model->chain.has_pairs)
         model->chunk_tokens = tokens;
+}
+
+void ot_model_set_section_align(struct ot_model *model, int64_t tokens) {
+    if (model->chain.section_align > 0)
+        model->chain.section_align = tokens;
 }
 
 int64_t ot_model_get_chunk(const struct ot_model *model) {

@@ -251,4 +251,4 @@ static void backward(const struct ot_model *model, int block, const struct ot_bl
     look_up_backward(run, &a, 1, memory.dax);
 }
 
-const struct ot_block_kind OT_EMBED_BLOCK = {bytes, forward, backward, ot_embed_work};
+const struct ot_block_kind OT_EMBED_BLOCK = {bytes, forward, backward, NULL, ot_embed_work};

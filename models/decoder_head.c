@@ -339,4 +339,4 @@ static void backward(const struct ot_model *model, int block, const struct ot_bl
     balance(model, run);
 }
 
-const struct ot_block_kind OT_HEAD_BLOCK = {bytes, forward, backward, ot_head_work};
+const struct ot_block_kind OT_HEAD_BLOCK = {bytes, forward, backward, NULL, ot_head_work};

@@ -32,12 +32,18 @@ static void *mid_of(const struct ot_layer_call *call) {
     return call->run->half != OT_HALF_BOTH && call->kept < keeps_mid ? call->y : call->memory.mid;
 }
 
-/* Computes memory.attn of all tokens from x, as far as `have` does not keep it. */
-static void attention(const struct ot_layer_call *all, enum ot_keep_level have) {
+/* Computes q, k and v of all tokens from x, as far as `have` does not keep them. */
+static void qkv(const struct ot_layer_call *all, enum ot_keep_level have) {
     for (int64_t at = 0; at < all->n; at += all->model->chunk_tokens) {
         const struct ot_layer_call chunk = ot_layer_chunk(all, at);
         ot_layer_compute_qkv(&chunk, have);
     }
+    ot_layer_hand_on_keys(all);
+}
+
+/* The same, and memory.attn. */
+static void attention(const struct ot_layer_call *all, enum ot_keep_level have) {
+    qkv(all, have);
     ot_layer_attend(all, have);
 }
 
@@ -67,6 +73,11 @@ static void forward(const struct ot_model *model, int block, const struct ot_blo
         attention(&all, OT_KEEP_NONE);
     for (int64_t at = 0; at < all.n; at += model->chunk_tokens)
         finish_chunk(&all, at);
+}
+
+static void keys(const struct ot_model *model, int block, const struct ot_block_run *run) {
+    const struct ot_layer_call all = ot_layer_call_make(model, block, run, 0, run->batch.n_tokens);
+    qkv(&all, OT_KEEP_NONE);
 }
 
 struct ot_layer_rows ot_model_layer_input(const struct ot_model *model, int block, enum ot_layer_input input,
@@ -109,6 +120,8 @@ static void backward(const struct ot_model *model, int block, const struct ot_bl
     const struct ot_layer_call all = ot_layer_call_make(model, block, run, 0, run->batch.n_tokens);
     if (all.kept < OT_KEEP_ALL)
         attention(&all, all.kept);
+    else
+        ot_layer_hand_on_keys(&all);
     for (int64_t at = 0; at < all.n; at += model->chunk_tokens)
         begin_chunk(&all, at);
     ot_layer_attend_backward(&all);
@@ -116,6 +129,51 @@ static void backward(const struct ot_model *model, int block, const struct ot_bl
         const struct ot_layer_call chunk = ot_layer_chunk(&all, at);
         ot_layer_qkv_backward(&chunk);
     }
+}
+
+/* ---- a whole decoder, for MFU ---- */
+
+/* FLOPs of a block's parameters for a token. A matrix or a vector takes 2 for each parameter forward, 2 for
+ * the gradient of its input, and 2 for its own. */
+static double params_flops(const struct ot_model *model, int block, bool backward) {
+    const struct ot_model_config *c = &model->config;
+    double flops = 0, share = c->n_experts > 0 ? (double)c->top_experts / (double)c->n_experts : 1;
+    for (int u = 0; u < model->blocks[block].n_uses; u++) {
+        const struct ot_slab_memory *slab = &model->slab_memory[model->blocks[block].uses[u].slab];
+        for (int64_t i = slab->first_tensor; i < slab->first_tensor + slab->n_tensors; i++) {
+            const struct ot_tensor *t = &model->tensors[i];
+            /* A tied head uses only the token table; the embedding slab also holds position tables. */
+            if (t->module == OT_MODULE_POSITIONS || t->module == OT_MODULE_EMBED_NORM)
+                continue;
+            flops += (double)(t->rows * t->cols) *
+                     (2 + (backward ? 2 : 0) + (backward && t->trained ? 2 : 0)) *
+                     (ot_module_is_expert(t->module) ? share : 1);
+        }
+    }
+    return flops;
+}
+
+static bool trains(const struct ot_model *model, int block) {
+    for (int u = 0; u < model->blocks[block].n_uses; u++)
+        if (!model->slabs[model->blocks[block].uses[u].slab].frozen)
+            return true;
+    return false;
+}
+
+/* Block 0 looks its parameters up, so it computes none but B of an adapter. q.k and p.v take 2 FLOPs an
+ * element each; backward takes twice as much. */
+static double flops_per_token(const struct ot_model *model, double mean_row_tokens) {
+    const struct ot_model_config *c = &model->config;
+    double flops = 6 * (double)model->embed.lora.rank * (double)c->hidden;
+    int first = 0; /* backward ends there */
+    while (first < model->chain.n_blocks && !trains(model, first))
+        first++;
+    for (int b = 1; b < model->chain.n_blocks; b++)
+        flops += params_flops(model, b, b >= first);
+    for (int64_t l = 0; l < c->n_layers; l++)
+        flops += (1 + l >= first ? 12 : 4) * (double)model->q_elems *
+                 ot_model_mean_keys(mean_row_tokens, (double)ot_model_layer_window(c, l));
+    return flops;
 }
 
 /* ---- the kind ---- */
@@ -129,12 +187,12 @@ static size_t attention_bytes(const struct ot_model *model, int64_t n_tokens) {
 }
 
 const struct ot_layer_kind OT_DECODER_LAYERS = {
-    .block = {ot_layer_bytes, forward, backward, ot_layer_work},
+    .block = {ot_layer_bytes, forward, backward, keys, ot_layer_work},
     .share = 1,
     .most_kept = OT_KEEP_ALL,
     .softmax_bytes = softmax_bytes,
     .attention_bytes = attention_bytes,
     .attend = ot_decoder_attend,
     .attend_backward = ot_decoder_attend_backward,
-    .flops_per_token = ot_layer_flops_per_token,
+    .flops_per_token = flops_per_token,
 };

@@ -143,7 +143,7 @@ struct unit_steps {
 /* from_u: the result is made of u. */
 static struct unit_steps unit_steps(bool is_needed, int unit, bool from_u, enum ot_work_kind kind,
                                     enum ot_keep_level level, bool qkv_kept) {
-    if (kind == OT_WORK_FORWARD)
+    if (kind == OT_WORK_FORWARD || (kind == OT_WORK_KEYS && unit == QKV))
         return (struct unit_steps){true, true};
     if (kind != OT_WORK_RECOMPUTE || level == OT_KEEP_ALL)
         return (struct unit_steps){false, false};
@@ -204,7 +204,7 @@ static double expert_elems(const struct ot_model *model, int64_t layer, enum ot_
     const struct mlp_sizes m = mlp_sizes(model, layer);
     double h = (double)model->config.hidden, gather = 2 * m.rows * h;
     double product = m.experts <= THIN ? h + m.experts : 0, route = product + m.experts;
-    if (m.experts == 0 || (kind == OT_WORK_RECOMPUTE && level == OT_KEEP_ALL))
+    if (m.experts == 0 || kind == OT_WORK_KEYS || (kind == OT_WORK_RECOMPUTE && level == OT_KEEP_ALL))
         return 0;
     if (kind == OT_WORK_FORWARD) /* combine adds mid */
         return route + gather + m.rows * h + 2 * h + (model->regular.balance > 0 ? m.experts : 0);
@@ -291,11 +291,18 @@ static double recompute_elems(const struct ot_model *model, int64_t layer, enum 
     return qkv + mid + e.norm2 + e.act + down + e.norm_again;
 }
 
+/* The keys and values of a section are copied to those of the sequence. */
+static double keys_elems(const struct ot_model *model, int64_t layer) {
+    const struct layer_elems e = layer_elems(model, layer);
+    return e.norm1 + e.heads + e.rope + 4 * (double)model->kv_elems;
+}
+
 static double moved_elems(const struct ot_model *model, int64_t layer, enum ot_work_kind kind,
                           enum ot_keep_level level, bool qkv_kept) {
     double experts = expert_elems(model, layer, kind, level);
     return experts + (kind == OT_WORK_FORWARD    ? forward_elems(model, layer)
                       : kind == OT_WORK_BACKWARD ? backward_elems(model, layer)
+                      : kind == OT_WORK_KEYS     ? keys_elems(model, layer)
                                                  : recompute_elems(model, layer, level, qkv_kept));
 }
 
@@ -317,6 +324,7 @@ static double mlp_flops(const struct ot_model *model, int64_t layer, enum ot_wor
     case OT_WORK_RECOMPUTE: /* everything whose result is needed */
         return level < OT_KEEP_PRODUCTS ? 2 * (gate_up + (is_result_needed(model, layer, DOWN) ? down : 0))
                                         : 0;
+    case OT_WORK_KEYS:
     case OT_WORK_CLEAR: /* chain.c */
         break;
     }
@@ -351,6 +359,9 @@ static void layer_flops(const struct ot_model *model, int64_t layer, enum ot_wor
             out->product_flops =
                 2 * ((qkv_kept ? 0 : qkv) + router + (is_result_needed(model, layer, O) ? o : 0)) + mlp;
         out->attention_flops = level < OT_KEEP_ATTENTION ? 2 * attention : 0;
+        break;
+    case OT_WORK_KEYS:
+        out->product_flops = 2 * qkv;
         break;
     case OT_WORK_CLEAR: /* chain.c */
         break;
@@ -520,50 +531,7 @@ void ot_head_work(const struct ot_model *model, int block, enum ot_work_kind kin
     out->moved_bytes += (double)n_tokens * (1 - share) * (sizeof(float) + (train ? h * item : 0));
 }
 
-/* ---- the whole model, for MFU ---- */
-
-/* FLOPs of a block's parameters for a token. A matrix or a vector takes 2 for each parameter forward, 2 for
- * the gradient of its input, and 2 for its own. */
-static double params_flops(const struct ot_model *model, int block, bool backward) {
-    const struct ot_model_config *c = &model->config;
-    double flops = 0, share = c->n_experts > 0 ? (double)c->top_experts / (double)c->n_experts : 1;
-    for (int u = 0; u < model->blocks[block].n_uses; u++) {
-        const struct ot_slab_memory *slab = &model->slab_memory[model->blocks[block].uses[u].slab];
-        for (int64_t i = slab->first_tensor; i < slab->first_tensor + slab->n_tensors; i++) {
-            const struct ot_tensor *t = &model->tensors[i];
-            /* A tied head uses only the token table; the embedding slab also holds position tables. */
-            if (t->module == OT_MODULE_POSITIONS || t->module == OT_MODULE_EMBED_NORM)
-                continue;
-            flops += (double)(t->rows * t->cols) *
-                     (2 + (backward ? 2 : 0) + (backward && t->trained ? 2 : 0)) *
-                     (ot_module_is_expert(t->module) ? share : 1);
-        }
-    }
-    return flops;
-}
-
-static bool trains(const struct ot_model *model, int block) {
-    for (int u = 0; u < model->blocks[block].n_uses; u++)
-        if (!model->slabs[model->blocks[block].uses[u].slab].frozen)
-            return true;
-    return false;
-}
-
-/* Block 0 looks its parameters up, so it computes none but B of an adapter. q.k and p.v take 2 FLOPs an
- * element each; backward takes twice as much. */
-double ot_layer_flops_per_token(const struct ot_model *model, double mean_row_tokens) {
-    const struct ot_model_config *c = &model->config;
-    double flops = 6 * (double)model->embed.lora.rank * (double)c->hidden;
-    int first = 0; /* backward ends there */
-    while (first < model->chain.n_blocks && !trains(model, first))
-        first++;
-    for (int b = 1; b < model->chain.n_blocks; b++)
-        flops += params_flops(model, b, b >= first);
-    for (int64_t l = 0; l < c->n_layers; l++)
-        flops += (1 + l >= first ? 12 : 4) * (double)model->q_elems *
-                 ot_model_mean_keys(mean_row_tokens, (double)ot_model_layer_window(c, l));
-    return flops;
-}
+/* ---- a whole encoder-decoder, for MFU ---- */
 
 /* FLOPs of the adapters of a unit: 6 for each parameter of A, B and DoRA's magnitudes. */
 static double adapter_flops(const struct ot_lora_unit *lora, double in) {

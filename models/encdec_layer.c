@@ -194,7 +194,7 @@ static size_t attention_bytes(const struct ot_model *model, int64_t n_tokens) {
 }
 
 const struct ot_layer_kind OT_ENCDEC_LAYERS = {
-    .block = {ot_layer_bytes, forward, backward, ot_encdec_work},
+    .block = {ot_layer_bytes, forward, backward, NULL, ot_encdec_work},
     .share = 0.5,
     .most_kept = OT_KEEP_PRODUCTS,
     .softmax_bytes = ot_attend_spans_softmax_bytes,

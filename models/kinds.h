@@ -32,6 +32,8 @@ struct ot_block_kind {
     void (*forward)(const struct ot_model *model, int block, const struct ot_block_run *run);
     /* With run->first, chain.c has cleared what no product overwrites. */
     void (*backward)(const struct ot_model *model, int block, const struct ot_block_run *run);
+    /* offload/block.h; NULL: blocks of this kind have none. */
+    void (*keys)(const struct ot_model *model, int block, const struct ot_block_run *run);
     /* Adds to a work of zero. OT_WORK_CLEAR is chain.c's. */
     void (*work)(const struct ot_model *model, int block, enum ot_work_kind kind, enum ot_keep_level level,
                  int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out);
@@ -76,7 +78,6 @@ void ot_encdec_work(const struct ot_model *model, int block, enum ot_work_kind k
                     int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out);
 void ot_head_work(const struct ot_model *model, int block, enum ot_work_kind kind, enum ot_keep_level level,
                   int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out);
-double ot_layer_flops_per_token(const struct ot_model *model, double mean_row_tokens);
 double ot_encdec_flops_per_token(const struct ot_model *model, double mean_row_tokens);
 
 #endif

@@ -118,6 +118,8 @@ bool ot_layer_attention_branch(const struct ot_layer_call *call, enum ot_keep_le
 /* The branch in three parts, of which the second is of all tokens. With a cache, the first has attended. */
 bool ot_layer_compute_qkv(const struct ot_layer_call *call, enum ot_keep_level have);
 void ot_layer_attend(const struct ot_layer_call *all, enum ot_keep_level have);
+/* Of a section (offload/block.h): copies its k and v to run->row. Of whole sequences: nothing. */
+void ot_layer_hand_on_keys(const struct ot_layer_call *all);
 void ot_layer_finish_attention(const struct ot_layer_call *call, enum ot_keep_level have, bool wants_mid);
 void ot_layer_mlp_branch(const struct ot_layer_call *call, enum ot_keep_level have);
 /* y = memory.mid + the MLP, or the experts, from memory.inner. */

@@ -145,6 +145,37 @@ static void rope(const struct ot_layer_call *call, const struct ot_qkv *at, bool
 
 /* ---- attention ---- */
 
+/* k and v of the sequence up to the call's section, or of the micro-batch from its first token on. */
+static struct ot_qkv with_keys(const struct ot_layer_call *call, struct ot_qkv at) {
+    const struct ot_run_row *row = &call->run->row;
+    int64_t kv = call->model->kv_elems;
+    return row->k ? (struct ot_qkv){at.q, row->k, row->v, at.ldq, kv, kv} : at;
+}
+
+static int64_t keys_of(const struct ot_layer_call *call) {
+    return call->run->row.first + call->first + call->n;
+}
+
+static void copy_keys(const struct ot_layer_call *call, void *to, const void *from, int64_t ld) {
+    size_t item = ot_dtype_bytes(call->run->dtype), row_bytes = (size_t)call->model->kv_elems * item;
+    ot_lane_copy_rows(call->run->lane, &(struct ot_copy_rows){.dst = to,
+                                                              .src = from,
+                                                              .dst_stride = row_bytes,
+                                                              .src_stride = (size_t)ld * item,
+                                                              .row_bytes = row_bytes,
+                                                              .rows = (size_t)call->n});
+}
+
+void ot_layer_hand_on_keys(const struct ot_layer_call *all) {
+    const struct ot_run_row *row = &all->run->row;
+    const struct ot_qkv at = packed_qkv(all, all->memory.qkv, all->memory.qk);
+    int64_t first = row->first * all->model->kv_elems;
+    if (!row->k)
+        return;
+    copy_keys(all, ot_run_at(all->run, row->k, first), at.k, at.ldk);
+    copy_keys(all, ot_run_at(all->run, row->v, first), at.v, at.ldv);
+}
+
 static struct ot_attention attention_op(const struct ot_layer_call *call, const struct ot_qkv *at,
                                         int64_t n_keys) {
     const struct ot_model_config *c = call->config;
@@ -185,10 +216,12 @@ void ot_decoder_attend_backward(const struct ot_layer_call *call, const struct o
         .forward = attention_op(call, at, n_keys),
         .dout = call->memory.narrow, /* [n, heads, head_dim] */
         .dq = grad->q,               /* [n, heads, head_dim] */
-        .dk = grad->k,               /* [n_keys, kv_heads, head_dim] */
-        .dv = grad->v,               /* [n_keys, kv_heads, head_dim] */
+        .dk = grad->k,               /* [n, kv_heads, head_dim], as dv */
+        .dv = grad->v,
         .lddk = grad->ldk,
         .lddv = grad->ldv,
+        .dk_sums = call->run->row.dk,
+        .dv_sums = call->run->row.dv,
         .dsinks = ot_run_grad(call->run, call->at->sinks),
         .scratch = call->memory.attention,
     };
@@ -209,9 +242,9 @@ static void finish_qkv(const struct ot_layer_call *call) {
 }
 
 void ot_layer_attend(const struct ot_layer_call *all, enum ot_keep_level have) {
-    const struct ot_qkv at = packed_qkv(all, all->memory.qkv, all->memory.qk);
+    const struct ot_qkv at = with_keys(all, packed_qkv(all, all->memory.qkv, all->memory.qk));
     if (have < OT_KEEP_ATTENTION && !all->cached)
-        all->model->layer_kind->attend(all, &at, all->first + all->n);
+        all->model->layer_kind->attend(all, &at, keys_of(all));
 }
 
 /* q, k and v of new tokens, from `input` [n, hidden]. */
@@ -278,9 +311,9 @@ static void attend_cached(const struct ot_layer_call *call, const void *input) {
 void ot_layer_attend_backward(const struct ot_layer_call *call) {
     const struct ot_layer_memory *memory = &call->memory;
     bool norms = call->config->qk_norm != OT_QK_NORM_NONE;
-    const struct ot_qkv at = packed_qkv(call, memory->qkv, memory->qk);
+    const struct ot_qkv at = with_keys(call, packed_qkv(call, memory->qkv, memory->qk));
     const struct ot_qkv grad = packed_qkv(call, memory->wide, norms ? memory->normed : NULL);
-    call->model->layer_kind->attend_backward(call, &at, call->first + call->n, &grad);
+    call->model->layer_kind->attend_backward(call, &at, keys_of(call), &grad);
     rope(call, &grad, true);
     if (norms) {
         const struct ot_qkv raw = packed_qkv(call, memory->qkv, NULL),

@@ -148,6 +148,10 @@ const struct ot_regular *ot_model_get_regular(const struct ot_model *model);
 enum { OT_CHUNK_TOKENS = 4096 };
 void ot_model_set_chunk(struct ot_model *model, int64_t tokens);
 int64_t ot_model_get_chunk(const struct ot_model *model);
+/* Sections (offload/block.h) have a multiple of this number of tokens, so that no tile of a kernel has tokens
+ * of two: the kernels take any number, and are faster so. Only tests set another one. */
+enum { OT_SECTION_ALIGN = 256 };
+void ot_model_set_section_align(struct ot_model *model, int64_t tokens);
 void ot_model_close(struct ot_model *model);
 const struct ot_model_config *ot_model_get_config(const struct ot_model *model);
 int64_t ot_model_tensor_count(const struct ot_model *model);

@@ -37,6 +37,15 @@
  * activation has a place for every token of both: inputs carry the encoder's results, targets the decoder's.
  * So the engine sees one chain and one boundary.
  *
+ * SECTIONS. A sequence may be cut into sections of equally many tokens. Each is a micro-batch of its own,
+ * and all sections of a sequence pass through a block one after the other (plan/slabs.h, sections). Attention
+ * of a section also reads the keys and values of the sections before it, which the calls of a block leave to
+ * each other in run.row. So a block needs room for one section of everything but these. Forward takes the
+ * sections in order: each adds its own keys and values. Backward takes them from the last to the first. Each
+ * adds to the gradient sums of the keys and values before it; its own are complete then, because no section
+ * before it reads them. `keys` prepares for that: it computes the keys and values of all sections but the
+ * last again.
+ *
  * COMPARISONS. An objective may compare rows, of pairs too (ot_chain.compares; kernels/ops_compare.h). Then
  * the last block runs forward in training as well: it writes the losses of the tokens. The engine computes
  * their weights, and backward multiplies the gradients of the tokens' losses with them.
@@ -154,6 +163,14 @@ struct ot_kv_cache {
     const struct ot_kv_text *texts; /* [n_tokens] on the host; read only during the call */
 };
 
+/* The data that the calls for the sections of one sequence hand on within a block. row_start counts from the
+ * first token of the sequence. */
+struct ot_run_row {
+    void *k, *v;    /* [tokens of the sequence, kv_elems]; NULL: the micro-batch has whole sequences */
+    float *dk, *dv; /* backward: gradient sums of the same shape; zeros before the last section */
+    int64_t first;  /* the tokens of the sequence before this section: a multiple of chain.section_align */
+};
+
 enum ot_pass {
     OT_PASS_TRAIN, /* forward for training; the last block does nothing here, unless the chain compares */
     OT_PASS_EVAL,  /* forward only; the last block writes token_loss */
@@ -215,6 +232,7 @@ struct ot_block_run {
     bool marks_hits;
     float *logits;         /* last block, DECODE: [texts of the run, vocab] fp32 */
     struct ot_kv_cache kv; /* DECODE */
+    struct ot_run_row row; /* TRAIN and EVAL, middle blocks */
 };
 
 /* The work of one call, for predictions. product_flops: multiplications and additions of matrix products.
@@ -229,6 +247,7 @@ enum ot_work_kind {
     OT_WORK_FORWARD,   /* last block: the forward of evaluation, or of a chain that compares */
     OT_WORK_BACKWARD,  /* with all inner activations kept */
     OT_WORK_RECOMPUTE, /* the extra work of backward at a level; none at OT_KEEP_ALL */
+    OT_WORK_KEYS,      /* of `keys` */
     OT_WORK_CLEAR      /* the extra work of a backward with `first`; it does not depend on the tokens */
 };
 
@@ -254,6 +273,7 @@ struct ot_chain {
     int64_t kv_elems;           /* per token and middle block, each of k and v */
     bool has_pairs;             /* rows have inputs and targets (ROWS OF PAIRS above) */
     bool compares;              /* COMPARISONS above */
+    int64_t section_align;      /* sections have a multiple of this number of tokens; 0: there are none */
     int64_t head_dim;           /* elements of a head of attention; 0: unknown. Only predictions read it */
     int64_t vocab;              /* tokens and targets are less than this */
     int64_t max_position;       /* positions are less than this */
@@ -277,6 +297,9 @@ struct ot_chain {
     void (*forward)(const void *context, int block, const struct ot_block_run *run);
     /* Not called for the blocks before the first one that uses a trained slab. */
     void (*backward)(const void *context, int block, const struct ot_block_run *run);
+    /* Computes k and v of a section's tokens from x, into run.row; middle blocks. `work` is that of
+     * OT_KEEP_NONE. For a chain that has sections. */
+    void (*keys)(const void *context, int block, const struct ot_block_run *run);
     /* Enqueues the decoding of an encoded slab. Reads `what` only during the call. NULL if no slab is
      * encoded. */
     void (*decode)(const void *context, int slab, struct ot_lane *lane, const struct ot_slab_decoding *what);

@@ -84,7 +84,7 @@ void ot_rows_copy(int n_arrays, const struct ot_micro_batch *mb, int64_t past, i
         int32_t *to = arrays + f * stride;
         memcpy(to, from[f], (size_t)mb->n_tokens * sizeof *to);
         for (int64_t i = mb->n_tokens; i < n_tokens; i++)
-            to[i] = f == OT_ARRAY_TARGETS ? -1 : f == OT_ARRAY_ROW_START ? (int32_t)i : from[f][0];
+            to[i] = f == OT_ARRAY_TARGETS ? -1 : f == OT_ARRAY_ROW_START ? (int32_t)(past + i) : from[f][0];
     }
     for (int64_t i = 0; pairs && i < n_tokens; i++)
         arrays[OT_ARRAY_KEY_END * stride + i] =

@@ -28,8 +28,8 @@ int ot_rows_check_tokens(const struct ot_chain *chain, int64_t most, const struc
                          int micro);
 
 /* Copies a micro-batch to its n_arrays arrays [n_tokens], one every `stride` elements, and pads it as
- * engine.h says (PADDING). past: tokens of earlier calls, while a text is generated. Does not copy
- * comparisons. */
+ * engine.h says (PADDING). past: tokens of earlier calls while a text is generated, or of the sequence before
+ * this section. Does not copy comparisons. */
 void ot_rows_copy(int n_arrays, const struct ot_micro_batch *mb, int64_t past, int64_t n_tokens,
                   int32_t *arrays, int64_t stride);
 

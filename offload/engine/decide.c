@@ -121,19 +121,19 @@ static void sum_losses(const struct ot_engine *en, const struct ot_engine_step *
                        double *sums, int *bad) {
     const struct ot_shard *shard = &en->plan.shard;
     int own = ot_shard_own_groups(shard), places = en->plan.max_micro / own, micro = 0;
-    int each = en->layout.micro_results;
+    int each = en->layout.micro_results, sections = ot_plan_sections(&en->plan);
     /* a replica's owner of the last block has all losses of the replica */
     int owner = ot_block_owner(&en->chain, &en->plan, en->chain.n_blocks - 1);
     *bad = -1;
     for (int g = 0; g < ot_shard_groups(shard); g++) {
         const double *next =
             results_of_rank(en, results, ot_shard_rank_of(shard, g / own, owner)) + g % own * places * each;
-        int64_t n = ot_shard_group(shard, st->n_micro, g).n;
+        int64_t n = ot_shard_group(shard, st->n_micro, g).n * sections;
         for (int64_t i = 0; i < n; i++, micro++, next += each) {
             for (int k = 0; k < each; k++)
                 sums[k] += next[k];
             if (*bad < 0 && !isfinite(next[0]))
-                *bad = micro;
+                *bad = micro / sections;
         }
     }
 }

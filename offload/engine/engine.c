@@ -109,11 +109,11 @@ static int agree(const struct ot_engine *en) {
         params += en->chain.slabs[s].n_params;
     snprintf(text, sizeof text,
              "%d ranks, shard %s%s%s%s, %s, %lld parameters in %d slabs, %d places for micro-batches of %lld "
-             "tokens, operations %08x",
+             "tokens, %d of a sequence, operations %08x",
              shard->ranks, ot_shard_mode_name(shard->mode), shard->world ? " world" : "",
              shard->narrow ? " narrow" : "", en->plan.crosses ? " in shared memory" : "",
              ot_dtype_name(en->chain.dtype), (long long)params, en->chain.n_slabs, en->plan.max_micro,
-             (long long)en->plan.micro_tokens, operations);
+             (long long)en->plan.micro_tokens, ot_plan_sections(&en->plan), operations);
     OT_TRY(ot_comm_agree(en->comm, "the plan", text));
     if (!ot_plan_has_stages(&en->plan))
         return 0;
@@ -332,12 +332,27 @@ static void copy_micro(struct ot_engine *en, int64_t step, int micro, const stru
     en->steps[step & 1].micro_inputs[micro] = mb->n_inputs;
 }
 
+/* Puts a micro-batch, or the sections of one sequence, into consecutive places. Sections behind the last
+ * token have no tokens. */
+static void put_micro(struct ot_engine *en, int64_t step, int place, const struct ot_micro_batch *mb) {
+    const int64_t most = en->plan.micro_tokens;
+    for (int64_t first = 0; first < mb->n_tokens; first += most, place++) {
+        struct ot_micro_batch section = *mb;
+        section.n_tokens = ot_min(mb->n_tokens - first, most);
+        section.tokens += first;
+        section.targets += first;
+        section.position += first;
+        section.row_start += first;
+        copy_micro(en, step, place, &section, first, padded_tokens(en, section.n_tokens));
+    }
+}
+
 /* Puts this rank's micro-batches in the places of their groups. */
 static void place_micros(struct ot_engine *en, int64_t step, const struct ot_step_input *input) {
     const struct ot_shard *shard = &en->plan.shard;
     struct ot_engine_step *st = &en->steps[step & 1];
     int groups = ot_shard_own_groups(shard), places = en->plan.max_micro / groups;
-    int first = ot_shard_holder(shard) * groups;
+    int first = ot_shard_holder(shard) * groups, sections = ot_plan_sections(&en->plan);
     const struct ot_micro_batch *next = input->micro;
     memset(st->micro_tokens, 0, (size_t)en->plan.max_micro * sizeof *st->micro_tokens);
     st->n_micro = input->n_micro;
@@ -345,24 +360,26 @@ static void place_micros(struct ot_engine *en, int64_t step, const struct ot_ste
     for (int g = 0; g < groups; g++) {
         struct ot_shard_range own = ot_shard_group(shard, input->n_micro, first + g);
         for (int64_t i = 0; i < own.n; i++) {
-            st->n_places = g * places + (int)i + 1;
-            st->micro_number[st->n_places - 1] = own.first + i;
-            copy_micro(en, step, st->n_places - 1, next, 0, padded_tokens(en, next->n_tokens));
-            next++;
+            int place = g * places + (int)i * sections;
+            for (int k = 0; k < sections; k++)
+                st->micro_number[place + k] = (own.first + i) * sections + k;
+            put_micro(en, step, place, next++);
+            st->n_places = place + sections;
         }
     }
 }
 
 static int check_input(const struct ot_engine *en, const struct ot_step_input *input) {
     const struct ot_shard *shard = &en->plan.shard;
-    int most = en->plan.max_micro / ot_shard_own_groups(shard) * ot_shard_groups(shard);
+    int most = en->plan.max_micro / ot_plan_sections(&en->plan) / ot_shard_own_groups(shard) *
+               ot_shard_groups(shard);
     if (input->n_micro < 1 || input->n_micro > most || input->n_losses < 1)
         return ot_fail(OT_E_INPUT,
                        "a step of %d micro-batches with %lld losses; the plan allows 1 to %d, with 1 loss or "
                        "more",
                        input->n_micro, (long long)input->n_losses, most);
     for (int m = 0; m < ot_shard_micro(shard, input->n_micro, shard->rank).n; m++)
-        OT_TRY(ot_rows_check(&en->chain, en->plan.micro_tokens, &input->micro[m], m));
+        OT_TRY(ot_rows_check(&en->chain, ot_plan_pass_tokens(&en->plan), &input->micro[m], m));
     return 0;
 }
 
@@ -528,9 +545,10 @@ bool ot_engine_runs_alone(const struct ot_engine *en) {
 int ot_engine_eval_hits(struct ot_engine *en, const struct ot_micro_batch *micro, float *token_loss,
                         bool *token_hit) {
     float *results;
-    OT_TRY(ot_rows_check(&en->chain, en->plan.micro_tokens, micro, 0));
+    OT_TRY(ot_rows_check(&en->chain, ot_plan_pass_tokens(&en->plan), micro, 0));
     OT_TRY(ot_engine_begin_pass(en));
-    ot_engine_add_micro(en, micro, 0, padded_tokens(en, micro->n_tokens));
+    put_micro(en, 0, 0, micro);
+    en->steps[0].n_micro = en->steps[0].n_places = ot_plan_sections(&en->plan);
     OT_TRY(ot_engine_run_pass(en, OT_PASS_EVAL, en->eval_bound, micro->n_tokens, &results));
     memcpy(token_loss, results, (size_t)micro->n_tokens * sizeof *token_loss);
     ot_engine_clear_results(en);

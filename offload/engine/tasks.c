@@ -113,13 +113,32 @@ static void scale_in(struct ot_engine *en, const struct ot_task *task, struct ot
 }
 
 static void loss_out(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
-    int64_t n =
-        en->pass == OT_PASS_DECODE ? ot_engine_logits_of_pass(en, step) : step_of(en, step)->micro_tokens[0];
+    int64_t n = en->pass == OT_PASS_DECODE ? ot_engine_logits_of_pass(en, step) : 0;
+    for (int m = 0; m < ot_plan_sections(&en->plan) && en->pass != OT_PASS_DECODE; m++)
+        n += step_of(en, step)->micro_tokens[m];
     ot_lane_copy(lane, OT_COPY_D2H, ot_engine_at_parity(en, task->to, step), ot_engine_at(en, task->from),
                  (size_t)n * sizeof(float));
 }
 
 /* ---- blocks ---- */
+
+/* Sections: what the sequence's calls hand on, and the place of this section's losses in those of a pass. */
+static void fill_row(struct ot_engine *en, const struct ot_task *task, struct ot_block_run *run) {
+    int64_t section = task->micro % ot_plan_sections(&en->plan), elems = en->chain.kv_elems;
+    int64_t all = ot_plan_pass_tokens(&en->plan) * elems;
+    if (en->pass == OT_PASS_EVAL && run->token_loss)
+        run->token_loss += section * en->plan.micro_tokens;
+    if (task->keys == OT_NO_BUFFER)
+        return;
+    char *keys = ot_engine_at(en, task->keys);
+    run->row = (struct ot_run_row){.k = keys,
+                                   .v = keys + (size_t)all * ot_dtype_bytes(en->chain.dtype),
+                                   .first = section * en->plan.micro_tokens};
+    if (en->layout.row_sums == OT_NO_BUFFER)
+        return;
+    run->row.dk = ot_engine_at(en, en->layout.row_sums);
+    run->row.dv = run->row.dk + all;
+}
 
 static void fill_run(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane,
                      struct ot_block_run *run) {
@@ -153,6 +172,7 @@ static void fill_run(struct ot_engine *en, const struct ot_task *task, int64_t s
         run->grads[u] = task->grads[u] == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->grads[u]);
     }
     run->dxy = task->dxy == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->dxy);
+    fill_row(en, task, run);
 }
 
 static void forward(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
@@ -203,17 +223,30 @@ static void compare(struct ot_engine *en, const struct ot_task *task, int64_t st
     run->batch.weights = weights;
 }
 
+static void keys(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
+    struct ot_block_run run;
+    int sums = en->layout.row_sums;
+    if (task->micro % ot_plan_sections(&en->plan) == 0)
+        ot_lane_fill(lane, ot_engine_at(en, sums), 0, en->layout.buffers[sums].bytes);
+    if (!has_micro(en, step, task->micro) || ot_engine_has_given_up(en))
+        return;
+    fill_run(en, task, step, lane, &run);
+    en->chain.keys(en->chain.context, task->block, &run);
+}
+
 static void backward(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     struct ot_block_run run;
     bool last = task->block == en->chain.n_blocks - 1;
+    double *loss = ot_engine_results(en, en->layout.results_gpu, -1) + task->micro * en->layout.micro_results;
     if (!has_micro(en, step, task->micro) || ot_engine_has_given_up(en)) {
         if (task->first)
             clear_sums(en, task, lane);
+        if (last) /* a section behind its sequence's last token adds nothing */
+            ot_lane_fill(lane, loss, 0, (size_t)en->layout.micro_results * sizeof *loss);
         return;
     }
     fill_run(en, task, step, lane, &run);
     run.first = task->first;
-    double *loss = ot_engine_results(en, en->layout.results_gpu, -1) + task->micro * en->layout.micro_results;
     if (last && en->chain.compares)
         compare(en, task, step, &run, loss);
     en->chain.backward(en->chain.context, task->block, &run);
@@ -483,6 +516,9 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
     case OT_TASK_BOUNDARY_IN:
     case OT_TASK_KEPT_IN:
         copy_activations(en, task, step, lane, OT_COPY_H2D);
+        break;
+    case OT_TASK_KEYS:
+        keys(en, task, step, lane);
         break;
     case OT_TASK_BACKWARD:
         backward(en, task, step, lane);

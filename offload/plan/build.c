@@ -207,13 +207,17 @@ static void set_fields(const struct ot_plan_request *rq, const struct ot_candida
     const struct ot_chain *chain = rq->chain;
     set_homes(rq, c, plan);
     deal_tiles(rq, c, plan);
-    plan->micro_tokens = c->micro_sequences * rq->sequence_tokens;
-    plan->max_micro = ot_candidate_micro(rq, c->micro_sequences);
+    plan->sections = c->sections > 1 ? c->sections : 0;
+    plan->micro_tokens = plan->sections ? ot_plan_section_tokens(rq, plan->sections)
+                                        : c->micro_sequences * rq->sequence_tokens;
+    plan->max_micro = ot_candidate_micro(rq, c->micro_sequences) * ot_plan_sections(plan);
     ot_plan_set_rounds(plan, c->rounds);
     set_kept(rq, c, plan);
     set_staging(rq, plan);
     plan->shadow_frames = c->shadow_frames;
-    plan->activation_slots = rq->train && plan->activations != OT_HOME_GPU ? c->slots : 0;
+    bool leave = rq->train && plan->activations != OT_HOME_GPU;
+    plan->activation_slots = leave ? c->slots : 0;
+    plan->boundaries_pass = leave && rq->boundaries_pass;
     set_slots(chain, rq, c, plan);
     set_nvme_slots(chain, c, plan);
 }
@@ -247,7 +251,8 @@ uint64_t ot_plan_print(const struct ot_plan *p) {
     hash = ot_mix(ot_mix(hash, p->shard.turn_blocks), p->shard.head_layers);
     hash = ot_mix(ot_mix(hash, p->shard.late_layers), p->shard.late_percent);
     hash = ot_mix(ot_mix(ot_mix(hash, p->shard.in_flight), p->shard.one_copy), p->shard.stages);
-    return ot_mix(ot_mix(ot_mix(hash, p->micro_tokens), p->max_micro), p->tile_params);
+    hash = ot_mix(ot_mix(ot_mix(hash, p->micro_tokens), p->sections), p->boundaries_pass);
+    return ot_mix(ot_mix(hash, p->max_micro), p->tile_params);
 }
 
 /* The later of two plans with the same place is remembered. */
@@ -365,6 +370,15 @@ int ot_plan_check_request(const struct ot_plan_request *rq) {
         return ot_fail_cause(OT_E_USAGE, OT_CAUSE_STEP_TOKENS,
                              "%lld sequences of %lld tokens are more than 2^31 tokens a step",
                              (long long)rq->step_sequences, (long long)rq->sequence_tokens);
+    if (!ot_plan_may_cut(rq, rq->sections))
+        return ot_fail_cause(
+            OT_E_USAGE, OT_CAUSE_SECTIONS,
+            rq->chain->section_align > 0 && !rq->chain->compares
+                ? "sequences of %lld tokens cannot be %d sections, which are micro-batches of a "
+                  "multiple of %lld tokens"
+                : "sequences of %lld tokens cannot be %d sections: rows of pairs, comparisons "
+                  "and NEFTune's noise need whole rows",
+            (long long)rq->sequence_tokens, rq->sections, (long long)rq->chain->section_align);
     if (rq->slots < 0 || rq->slots > OT_PLAN_MAX_SLOTS)
         return ot_fail(OT_E_USAGE, "plan: %d weight slots of each kind; give 1 to %d", rq->slots,
                        OT_PLAN_MAX_SLOTS);

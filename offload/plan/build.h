@@ -1,6 +1,6 @@
 /* Declarations that the files of this folder share. search.c looks for the best candidate, build.c makes a
  * plan from a candidate, check.c checks a plan, build.c words the error if no plan fits. Internal to
- * offload/.
+ * offload/. sections.c makes a plan for each number of sections.
  */
 #ifndef OT_OFFLOAD_PLAN_BUILD_H
 #define OT_OFFLOAD_PLAN_BUILD_H
@@ -14,6 +14,7 @@
  * gradients and state, and trained slabs are small beside a large frozen base. */
 struct ot_candidate {
     int64_t micro_sequences;
+    int sections; /* of a sequence, if a micro-batch is one (slabs.h); 0: it is whole */
     /* number of first slabs that live on the device: the next forward waits for their update first */
     int resident;
     int waiting; /* number of first slabs whose streamed tiles keep gradients on the device */
@@ -54,6 +55,10 @@ int ot_candidate_build(const struct ot_plan_request *request, const struct ot_ca
  * that the caller reserves. Asks request->memo first. Errors: the same. */
 int ot_candidate_measure(const struct ot_plan_request *request, const struct ot_candidate *candidate,
                          struct ot_plan *plan, size_t bytes[OT_TIER_COUNT]);
+
+/* ot_plan_make for a request that says how many sections a sequence has, and what is the home of kept
+ * activations if all blocks must keep them. */
+int ot_plan_make_settled(const struct ot_plan_request *request, struct ot_plan *out);
 
 /* Returns OT_E_BUDGET always. The sentence names each tier that is short, and how much it needs, has and
  * lacks. */

@@ -79,6 +79,36 @@ static int check_slots(const char *what, const int slots[OT_SLOT_KINDS], const b
     return 0;
 }
 
+/* Checks that groups and rounds have whole sequences. */
+static int check_sections(const struct ot_chain *chain, const struct ot_plan *plan) {
+    int n = ot_plan_sections(plan), groups = ot_shard_own_groups(&plan->shard);
+    if (n == 1)
+        return 0;
+    if (chain->section_align == 0 || chain->compares)
+        return ot_fail(OT_E_USAGE,
+                       "plan: rows of pairs, comparisons and NEFTune's noise cannot be cut into sections");
+    if (plan->micro_tokens % chain->section_align != 0 || plan->max_micro % (n * groups) != 0 ||
+        plan->first_round % n != 0 || plan->round_micro % n != 0)
+        return ot_fail(OT_E_USAGE,
+                       "plan: %d micro-batches of %lld tokens, in rounds of %d and %d, do not have whole "
+                       "sequences of %d sections of a multiple of %lld tokens",
+                       plan->max_micro, (long long)plan->micro_tokens, plan->first_round, plan->round_micro,
+                       n, (long long)chain->section_align);
+    return 0;
+}
+
+static int check_passing(const struct ot_chain *chain, const struct ot_plan *plan) {
+    if (!plan->boundaries_pass)
+        return 0;
+    if (!plan->train || plan->activations == OT_HOME_GPU || ot_plan_has_stages(plan))
+        return ot_fail(OT_E_USAGE, "plan: boundaries pass in training without stages, if their home is the "
+                                   "host or nvme");
+    if (plan->fetch_used && ot_chain_most_parts(chain) > 0)
+        return ot_fail(OT_E_USAGE, "plan: boundaries cannot pass between the halves of a block that fetches "
+                                   "used parts");
+    return 0;
+}
+
 static int check_shape(const struct ot_chain *chain, const struct ot_plan *plan) {
     if (plan->n_slabs != chain->n_slabs)
         return ot_fail(OT_E_USAGE, "plan: it has %d slabs, but the model has %d", plan->n_slabs,
@@ -93,6 +123,8 @@ static int check_shape(const struct ot_chain *chain, const struct ot_plan *plan)
         (plan->first_round > 0 && plan->first_round < plan->max_micro && plan->round_micro < 1))
         return ot_fail(OT_E_USAGE, "plan: %d micro-batches cannot be cut into a round of %d and others of %d",
                        plan->max_micro, plan->first_round, plan->round_micro);
+    OT_TRY(check_sections(chain, plan));
+    OT_TRY(check_passing(chain, plan));
     if (plan->shard.in_flight > 1 && plan->first_round != plan->round_micro)
         return ot_fail(OT_E_USAGE, "plan: rounds in flight together are equally long, not %d and %d",
                        plan->first_round, plan->round_micro);

@@ -76,8 +76,8 @@ struct ot_layout {
     int *boundary_gpu, *boundary_host, *boundary_nvme;
     int *activation_slots; /* [plan.activation_slots], in the order in which backward may use them; without
                             * stages some are also buffers of boundary_gpu */
-    /* stages: [OT_STAGE_BUFFERS] device buffers of boundary activations on their way to other ranks; else
-     * NULL */
+    /* [OT_STAGE_BUFFERS] device buffers of boundary activations on their way to other ranks, or with
+     * boundaries_pass to their homes; else NULL */
     int *stage_buffers;
     /* Slots between nvme and the device, as many as the plan says. A tile slot counts as three tiles: the
      * state of a tile, at slot_weights_offset its weights, and at slot_grads_offset its gradients. */
@@ -97,12 +97,15 @@ struct ot_layout {
     int snapshot_slots, snapshot_tile;
     int *state_slots;    /* [plan.state_slots]: state of a tile, then its gradients, then its weights */
     int64_t slot_params; /* parameters that fit a state slot: the size of the largest streamed tile */
-    int *boundary_grad;  /* [places] */
+    int *boundary_grad;  /* [places]; with boundaries_pass slots, [plan.activation_slots] */
     /* Inner activations that blocks keep: [n_blocks][places], and slots for those that leave. */
     int *kept, *kept_slots, *host_kept_slots;
     /* By ot_layout_sum: homes of gradient sums between rounds, on nvme one extent per piece (slabs.h).
      * OT_NO_BUFFER: the sum has no home. */
     int *sums;
+    /* Of one sequence in sections, for a block at a time: keys and values, and the sums of their gradients,
+     * in fp32 (block.h, SECTIONS). OT_NO_BUFFER: sequences are whole. */
+    int row_keys, row_sums;
     int work, scratch, token_loss, logits;
     /* gpu, of a chain that compares (block.h), else OT_NO_BUFFER: the weights of a micro-batch's tokens, and
      * two log-probabilities of each of its comparisons, in double */
@@ -179,7 +182,7 @@ static inline int ot_layout_sum(int block, int use, int depth) {
 }
 
 /* The device buffer of a boundary (the output of block number `boundary`) of one micro-batch, during the
- * forward of that block and of the next. */
+ * forward of that block and of the next. With boundaries_pass: in a pass of one micro-batch. */
 int ot_layout_boundary(const struct ot_layout *layout, const struct ot_plan *plan, int boundary, int micro);
 /* True if the home of the boundaries is not the device. */
 static inline bool ot_layout_spills_boundaries(const struct ot_layout *layout) {

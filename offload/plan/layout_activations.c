@@ -38,6 +38,8 @@ static int *add_own_boundaries(struct ot_layout_maker *mk, enum ot_tier tier, si
  * free earlier. */
 static int *add_activation_slots(struct ot_layout_maker *mk, size_t bytes) {
     const struct ot_layout *layout = mk->layout;
+    if (mk->plan->boundaries_pass)
+        return ot_layout_add_many(mk, OT_TIER_GPU, "activation slots", bytes, mk->plan->activation_slots);
     int n = mk->plan->activation_slots, last = mk->chain->n_blocks - 2, places = layout->places;
     int64_t buffers = ot_plan_has_stages(mk->plan) ? 0 : (int64_t)layout->n_boundaries * places;
     int further = n - (int)ot_min(n, buffers);
@@ -60,10 +62,11 @@ void ot_layout_add_boundaries(struct ot_layout_maker *mk) {
     bool all = plan->train && plan->activations == OT_HOME_GPU;
     layout->places = places;
     layout->n_boundaries = all || boundaries < 2 ? boundaries : 2;
-    layout->boundary_gpu = all ? add_own_boundaries(mk, OT_TIER_GPU, bytes, boundaries)
-                               : ot_layout_add_many(mk, OT_TIER_GPU, "activations", bytes,
-                                                    (int64_t)layout->n_boundaries * places);
-    if (ot_plan_has_stages(plan))
+    if (!plan->boundaries_pass)
+        layout->boundary_gpu = all ? add_own_boundaries(mk, OT_TIER_GPU, bytes, boundaries)
+                                   : ot_layout_add_many(mk, OT_TIER_GPU, "activations", bytes,
+                                                        (int64_t)layout->n_boundaries * places);
+    if (ot_plan_has_stages(plan) || plan->boundaries_pass)
         layout->stage_buffers = ot_layout_add_many(mk, OT_TIER_GPU, "activations", bytes, OT_STAGE_BUFFERS);
     if (!plan->train)
         return;
@@ -74,7 +77,8 @@ void ot_layout_add_boundaries(struct ot_layout_maker *mk) {
     layout->host_activation_slots =
         ot_layout_add_many(mk, OT_TIER_HOST, "activation slots", bytes, plan->host_activation_slots);
     layout->activation_slots = add_activation_slots(mk, bytes);
-    layout->boundary_grad = ot_layout_add_many(mk, OT_TIER_GPU, "activation gradients", bytes, places);
+    layout->boundary_grad = ot_layout_add_many(mk, OT_TIER_GPU, "activation gradients", bytes,
+                                               plan->boundaries_pass ? plan->activation_slots : places);
 }
 
 /* ---- kept activations ---- */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "offload/plan/layout.h"
+#include "offload/plan/stages.h"
 #include "offload/store/store.h"
 #include "src/base/error.h"
 
@@ -329,6 +330,8 @@ int ot_layout_frame(const struct ot_layout *layout, const struct ot_plan *plan, 
 }
 
 int ot_layout_boundary(const struct ot_layout *layout, const struct ot_plan *plan, int boundary, int micro) {
+    if (plan->boundaries_pass)
+        return layout->stage_buffers[boundary % OT_STAGE_BUFFERS];
     return layout
         ->boundary_gpu[boundary % layout->n_boundaries * layout->places + ot_plan_place(plan, micro)];
 }

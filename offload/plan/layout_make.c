@@ -319,7 +319,8 @@ static size_t most_work(const struct ot_chain *chain, const struct ot_plan *plan
                         const struct ot_workspace *space) {
     bool all_keep = plan->train && ot_chain_first_trained(chain) <= 1 &&
                     ot_plan_kept_blocks(plan, OT_TIER_COUNT) >= ot_plan_middle_blocks(chain, plan, 1);
-    size_t most = all_keep ? space->edge : ot_max(space->edge, space->middle[OT_KEEP_NONE]);
+    bool none = !all_keep || ot_plan_sections(plan) > 1; /* KEYS tasks keep nothing */
+    size_t most = none ? ot_max(space->edge, space->middle[OT_KEEP_NONE]) : space->edge;
     for (int t = 0; t < OT_TIER_COUNT; t++)
         if (plan->kept[t].blocks > 0)
             most = ot_max(most, space->middle[plan->kept[t].level]);
@@ -338,7 +339,15 @@ static void add_workspace(struct ot_layout_maker *mk) {
     layout->work = ot_layout_add(mk, OT_TIER_GPU, "workspace", most_work(chain, plan, &space), 1);
     layout->scratch = ot_layout_add(mk, OT_TIER_GPU, "workspace", space.scratch, 1);
     layout->token_loss =
-        ot_layout_add(mk, OT_TIER_GPU, "workspace", (size_t)plan->micro_tokens * sizeof(float), 1);
+        ot_layout_add(mk, OT_TIER_GPU, "workspace", (size_t)ot_plan_pass_tokens(plan) * sizeof(float), 1);
+    size_t row_elems = 2 * (size_t)(ot_plan_pass_tokens(plan) * chain->kv_elems);
+    bool sections = ot_plan_sections(plan) > 1;
+    layout->row_keys = sections ? ot_layout_add(mk, OT_TIER_GPU, "keys and values",
+                                                row_elems * ot_dtype_bytes(chain->dtype), 1)
+                                : OT_NO_BUFFER;
+    layout->row_sums = sections && plan->train
+                           ? ot_layout_add(mk, OT_TIER_GPU, "keys and values", row_elems * sizeof(float), 1)
+                           : OT_NO_BUFFER;
     size_t logits = (size_t)(chain->vocab * ot_max(plan->texts, 1)) * sizeof(float);
     layout->logits = ot_layout_add(mk, OT_TIER_GPU, "workspace", logits, 1);
     layout->token_weights = layout->answers = OT_NO_BUFFER;
@@ -355,7 +364,7 @@ static void add_results(struct ot_layout_maker *mk) {
     const struct ot_plan *plan = mk->plan;
     struct ot_layout *layout = mk->layout;
     size_t n_slabs = (size_t)mk->chain->n_slabs, ranks = (size_t)ot_shard_ranks(&plan->shard);
-    int64_t most = ot_max(mk->chain->vocab * ot_max(plan->texts, 1), plan->micro_tokens);
+    int64_t most = ot_max(mk->chain->vocab * ot_max(plan->texts, 1), ot_plan_pass_tokens(plan));
     layout->norms = ot_shard_norm_ranges(&plan->shard);
     layout->own_norms =
         ot_plan_is_sharded(plan) ? layout->norms / ot_shard_holders(&plan->shard) : layout->norms;

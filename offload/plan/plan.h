@@ -36,6 +36,12 @@
  * Backward brings boundary activations back into the buffers that forward used for them. A plan with more
  * slots than these has slots of their own, and so have stages, whose forward goes on beside backward.
  *
+ * BOUNDARIES of a round stay on the device while forward goes on to the next block, and so do their
+ * gradients in backward. With boundaries_pass they do not: forward too sends each boundary to its home, and
+ * brings it back for the next block. The gradient of a boundary goes to the home of that boundary, which
+ * nobody reads any more, and comes back for the block before. Then a row in sections (slabs.h) needs the
+ * device for its keys alone. A boundary and its gradient cross the bus three times more.
+ *
  * ENCODED SLABS are decoded into a weight slot for each visit of a block, wherever their home is. The encoded
  * bytes come to the device in an encoded slot, ahead of the visit; the decoding itself is work of the device
  * between two visits. So one weight slot is enough for them, and more encoded slots let copies run ahead.
@@ -54,8 +60,9 @@
  * slab, and so do its weights; slots have room for whole slabs. Weights on the host may be one copy of all
  * ranks (slabs.h).
  *
- * Only the micro-batch size and the number of ranks that share slabs change the bits of the result; the rest
- * of the plan does not. With shard.world the number of ranks does not either.
+ * Only the micro-batch size, with the number of sections of a sequence, and the number of ranks that share
+ * slabs change the bits of the result; the rest of the plan does not. With shard.world the number of ranks
+ * does not either.
  */
 #ifndef OT_OFFLOAD_PLAN_PLAN_H
 #define OT_OFFLOAD_PLAN_PLAN_H
@@ -291,7 +298,9 @@ struct ot_plan {
     int n_slabs;
     struct ot_shard shard;         /* this rank's part of the work */
     enum ot_home activations;      /* home of the boundary activations */
+    bool boundaries_pass;          /* they leave the device after each block: see BOUNDARIES */
     int64_t micro_tokens;          /* tokens in a full micro-batch */
+    int sections;                  /* micro-batches of a sequence (slabs.h); 0 or 1: sequences are whole */
     struct ot_workspace workspace; /* of micro_tokens; ot_plan_finish sets it */
     int max_micro;                 /* places for this rank's micro-batches of the largest step */
     /* Micro-batches of the first round, and of each later one but for the last (slabs.h). first_round 0: one

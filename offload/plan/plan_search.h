@@ -19,6 +19,10 @@ struct ot_plan_request {
     int64_t sequence_tokens; /* tokens of one packed sequence */
     int64_t step_sequences;  /* sum over all ranks */
     int64_t micro_sequences; /* sequences of a micro-batch; 0: chosen to fit the budgets */
+    /* Sections of a sequence (slabs.h): 1: sequences are whole; 2 or more: a micro-batch is a section, and
+     * micro_sequences is 0 or 1; 0: the fewest that fit. */
+    int sections;
+    bool boundaries_pass; /* same as in struct ot_plan, where they leave the device */
     bool train, clip;
     /* AUTO, or forced for all slabs. sums: gradient sums between rounds. */
     enum ot_home weights, state, grads, sums, activations;
@@ -56,6 +60,16 @@ struct ot_plan_request {
     int64_t extra_device_bytes, extra_host_bytes;
 };
 
+/* Sections of fewer tokens are not chosen: products of fewer rows are slow. */
+enum { OT_SECTION_LEAST_TOKENS = 4096 };
+/* The tokens of a section: the same for all, but for the last, which may be shorter. */
+int64_t ot_plan_section_tokens(const struct ot_plan_request *request, int64_t sections);
+/* True if the request's sequences can be cut into so many sections; and if a plan may choose so many. */
+bool ot_plan_may_cut(const struct ot_plan_request *request, int sections);
+bool ot_plan_may_choose_sections(const struct ot_plan_request *request, int64_t sections);
+/* Forces micro-batches of so many tokens in a request: of sequences, or of sections of one. */
+void ot_plan_force_micro(struct ot_plan_request *request, int64_t micro_tokens);
+
 /* Chooses a plan within the budgets. It takes the first that fits, in this order:
  *
  *   1. Everything lives on the device, with a micro-batch of sound size.
@@ -63,6 +77,8 @@ struct ot_plan_request {
  *      host. For each home, enough slots to overlap copies and compute before fewer slots.
  *   3. The same in more than one round: as few rounds as fit.
  *   4. The same with smaller tiles, which need smaller slots.
+ *
+ * If none fits with whole sequences, sequences are cut into 2, 4, 8 .. sections.
  *
  * Then it uses the room that is left: for resident slabs (slab 0 first, because the next forward waits for
  * its update first), for waiting gradients of streamed tiles, for slots of tiles on nvme, for kept

@@ -317,6 +317,8 @@ static struct micro_range find_range(const struct ot_plan_request *rq) {
     int64_t step = rq->step_sequences, blocks_room = ot_chain_most_micro(rq->chain);
     int64_t least = (step + blocks_room - 1) / blocks_room, first = MICRO_TOKENS_ENOUGH / rq->sequence_tokens;
     int64_t groups = ot_shard_groups(&rq->shard);
+    if (rq->sections > 1)
+        return (struct micro_range){1, 1};
     int64_t most = (step + groups - 1) / groups; /* every group gets a micro-batch */
     first = rq->micro_sequences ? rq->micro_sequences : ot_max(first, least);
     most = rq->micro_sequences || most < least ? step : most;
@@ -333,6 +335,7 @@ static int find_all_resident(const struct ot_plan_request *rq, struct micro_rang
     for (int64_t micro = range.first;; micro = micro / 2) {
         struct need need;
         *c = (struct ot_candidate){.micro_sequences = micro,
+                                   .sections = rq->sections,
                                    .rounds = rq->rounds,
                                    .resident = rq->chain->n_slabs,
                                    .sums_stay = true,
@@ -399,6 +402,7 @@ static int find_with(const struct ot_plan_request *rq, int64_t micro, int rounds
     for (int try = 0; try < homes * stays; try++) {
         struct need need;
         *c = (struct ot_candidate){.micro_sequences = micro,
+                                   .sections = rq->sections,
                                    .rounds = rounds,
                                    .sums_stay = try % stays > 0,
                                    .kept_blocks = first_kept(rq),
@@ -412,6 +416,7 @@ static int find_with(const struct ot_plan_request *rq, int64_t micro, int rounds
             continue;
         for (int slots = most_slots; slots >= fewest_slots; slots--) {
             *c = (struct ot_candidate){.micro_sequences = micro,
+                                       .sections = rq->sections,
                                        .rounds = rounds,
                                        .sums_stay = try % stays > 0,
                                        .kept_blocks = first_kept(rq),
@@ -546,7 +551,7 @@ static int grow_shadows(const struct ot_plan_request *rq, struct ot_candidate *c
 
 /* ---- the plan ---- */
 
-static int make(const struct ot_plan_request *rq, struct ot_plan *out) {
+int ot_plan_make_settled(const struct ot_plan_request *rq, struct ot_plan *out) {
     struct ot_candidate c;
     int rc;
     memset(out, 0, sizeof *out);
@@ -581,19 +586,5 @@ out_failed:;
     struct ot_shortage shortage = out->shortage;
     ot_plan_free(out);
     out->shortage = shortage;
-    return rc;
-}
-
-/* If every block must keep activations, tries the device as their home, then the host, then nvme. */
-int ot_plan_make(const struct ot_plan_request *rq, struct ot_plan *out) {
-    if (rq->kept != OT_HOME_AUTO || rq->keep <= OT_KEEP_NONE)
-        return make(rq, out);
-    int rc = -OT_E_BUDGET;
-    bool nvme = rq->budget_bytes[OT_TIER_NVME] > 0;
-    for (int home = OT_HOME_GPU; home <= (nvme ? OT_HOME_NVME : OT_HOME_HOST) && rc == -OT_E_BUDGET; home++) {
-        struct ot_plan_request there = *rq;
-        there.kept = (enum ot_home)home;
-        rc = make(&there, out);
-    }
     return rc;
 }

@@ -208,8 +208,8 @@ int ot_plan_round_first(const struct ot_plan *plan, int micro) {
 }
 
 void ot_plan_set_rounds(struct ot_plan *plan, int rounds) {
-    int n = rounds < 1 ? 1 : ot_min(rounds, plan->max_micro);
-    plan->round_micro = (plan->max_micro - 1) / n + 1; /* max_micro may be INT_MAX */
+    int sequences = plan->max_micro / ot_plan_sections(plan), n = ot_max(1, ot_min(rounds, sequences));
+    plan->round_micro = ((sequences - 1) / n + 1) * ot_plan_sections(plan); /* max_micro may be INT_MAX */
     plan->first_round = plan->round_micro;
 }
 

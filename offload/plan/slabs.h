@@ -130,6 +130,40 @@ int ot_plan_round_first(const struct ot_plan *plan, int micro);
  * micro-batches. */
 void ot_plan_set_rounds(struct ot_plan *plan, int rounds);
 
+/* ---- sections ---- */
+
+/* Sections: a sequence of N tokens may be cut into S sections of N / S tokens, which are S consecutive
+ * micro-batches (block.h, SECTIONS). Then blocks work in room for a section, and the keys and values of one
+ * sequence, with the sums of their gradients, have buffers that all middle blocks use in turn. So a row may
+ * be longer than a block's work has room for; and with stages, a section goes to the next rank while this one
+ * works on the next section.
+ *
+ * Forward takes micro-batches in their order. Backward takes sequences in their order, and the sections of
+ * each from the last to the first, in every block. It first runs KEYS tasks: the keys and values of all
+ * sections but the last are computed again from the boundary. That costs the product of q, k and v, and the
+ * boundary comes to the device a second time.
+ *
+ * The gradient of a weight adds up the sections in the order of backward. So S is part of what fixes the
+ * bits, like the micro-batch's size. Rounds, and the groups of a step, have whole sequences.
+ */
+static inline int ot_plan_sections(const struct ot_plan *plan) { /* of a sequence, >= 1 */
+    return plan->sections > 1 ? plan->sections : 1;
+}
+/* The tokens of a pass that evaluates: of a micro-batch, or of all sections of a sequence. */
+static inline int64_t ot_plan_pass_tokens(const struct ot_plan *plan) {
+    return plan->micro_tokens * ot_plan_sections(plan);
+}
+/* The sequences of a full micro-batch; one if it is a section. */
+static inline int64_t ot_plan_micro_sequences(const struct ot_plan *plan, int64_t sequence_tokens) {
+    return ot_plan_pass_tokens(plan) / sequence_tokens;
+}
+/* The turn of a micro-batch in a step's backward; and the micro-batch of a turn, which is the same function.
+ * Its section is the micro-batch modulo the number of sections. */
+static inline int ot_plan_backward_turn(const struct ot_plan *plan, int micro) {
+    int n = ot_plan_sections(plan), section = micro % n;
+    return micro - section + (n - 1 - section);
+}
+
 /* ---- kept ---- */
 
 /* Kept activations: the inner activations that each block keeps for backward (block.h), and their tier.

@@ -33,12 +33,16 @@ static void work_from_params(const struct ot_chain *chain, int block, enum ot_wo
 static struct ot_block_work work_of(const struct ot_chain *chain, int block, enum ot_work_kind kind,
                                     enum ot_keep_level level, int64_t n_tokens, int64_t row_tokens) {
     struct ot_block_work work;
-    int64_t row = ot_min(row_tokens, n_tokens);
     if (chain->work)
-        chain->work(chain->context, block, kind, level, n_tokens, row, &work);
+        chain->work(chain->context, block, kind, level, n_tokens, row_tokens, &work);
     else
         work_from_params(chain, block, kind, level, n_tokens, &work);
     return work;
+}
+
+/* The tokens over which attention reaches: of a sequence, which a section is a part of. */
+static int64_t row_of(const struct ot_costs *costs, const struct ot_plan *plan) {
+    return ot_min(costs->row_tokens, ot_plan_pass_tokens(plan));
 }
 
 static double time_of(double work, double rate) {
@@ -55,7 +59,8 @@ double ot_costs_attention_rate(const struct ot_rates *rates, const struct ot_cha
 static struct ot_line estimate(const struct ot_costs *costs, const struct ot_chain *chain, int block,
                                enum ot_work_kind kind, enum ot_keep_level level, int64_t n_tokens) {
     const struct ot_rates *r = &costs->rates;
-    struct ot_block_work work = work_of(chain, block, kind, level, n_tokens, costs->row_tokens);
+    int64_t row = ot_min(costs->row_tokens, n_tokens);
+    struct ot_block_work work = work_of(chain, block, kind, level, n_tokens, row);
     double seconds = time_of(work.product_flops - work.group_flops, r->product_flops) +
                      time_of(work.group_flops, r->group_flops > 0 ? r->group_flops : r->product_flops) +
                      time_of(work.attention_flops, ot_costs_attention_rate(r, chain, kind)) +
@@ -111,9 +116,9 @@ double ot_costs_model_flops(const struct ot_costs *costs, const struct ot_chain 
     int first = ot_chain_first_trained(chain); /* backward ends there */
     for (int b = 0; b < chain->n_blocks; b++) {
         struct ot_block_work forward =
-            work_of(chain, b, OT_WORK_FORWARD, OT_KEEP_ALL, plan->micro_tokens, costs->row_tokens);
+            work_of(chain, b, OT_WORK_FORWARD, OT_KEEP_ALL, plan->micro_tokens, row_of(costs, plan));
         struct ot_block_work backward =
-            work_of(chain, b, OT_WORK_BACKWARD, OT_KEEP_ALL, plan->micro_tokens, costs->row_tokens);
+            work_of(chain, b, OT_WORK_BACKWARD, OT_KEEP_ALL, plan->micro_tokens, row_of(costs, plan));
         if (b < chain->n_blocks - 1) /* the last block's backward contains its forward */
             flops += forward.product_flops + forward.attention_flops;
         if (b >= first)
@@ -375,6 +380,7 @@ static double bytes_of(const struct context *c, const struct ot_task *task) {
     case OT_TASK_LOSS_OUT:
         return step_bytes(c, task);
     case OT_TASK_FORWARD:
+    case OT_TASK_KEYS:
     case OT_TASK_BACKWARD:
     case OT_TASK_DECIDE:
     case OT_TASK_KINDS:
@@ -467,17 +473,49 @@ static double half_share(const struct context *c, const struct ot_task *task) {
     return task->half == OT_HALF_CHOOSE ? 1 - after : after;
 }
 
+/* FLOPs of a sequence's attention up to the end of a number of sections. */
+static double attention_up_to(const struct context *c, const struct ot_task *task, enum ot_work_kind kind,
+                              int64_t sections) {
+    int64_t n = sections * c->plan->micro_tokens;
+    return n == 0 ? 0 : work_of(c->chain, task->block, kind, task->saved_level, n, n).attention_flops;
+}
+
+/* Adds what a section's attention takes beyond that of the sequence's mean section: late sections see more
+ * keys. */
+static void add_section(const struct context *c, const struct ot_task *task, enum ot_work_kind kind,
+                        double mean_flops, struct ot_task_cost *cost) {
+    int sections = ot_plan_sections(c->plan), section = task->micro % sections;
+    double rate = ot_costs_attention_rate(&c->costs->rates, c->chain, kind);
+    if (sections == 1 || task->keys == OT_NO_BUFFER || mean_flops == 0 || !(rate > 0))
+        return;
+    double more =
+        attention_up_to(c, task, kind, section + 1) - attention_up_to(c, task, kind, section) - mean_flops;
+    cost->flops += more;
+    cost->seconds += more / rate;
+}
+
 static void add_work(const struct context *c, const struct ot_task *task, enum ot_work_kind kind,
                      struct ot_task_cost *cost) {
     const struct ot_block_cost *block = &c->costs->blocks[task->block];
     int64_t n = c->plan->micro_tokens;
     struct ot_block_work work =
-        work_of(c->chain, task->block, kind, task->saved_level, n, c->costs->row_tokens);
+        work_of(c->chain, task->block, kind, task->saved_level, n, row_of(c->costs, c->plan));
     cost->flops += work.product_flops + work.attention_flops;
     cost->seconds += ot_line_at(kind == OT_WORK_FORWARD    ? block->forward
                                 : kind == OT_WORK_BACKWARD ? block->backward
                                                            : block->recompute[task->saved_level],
                                 n);
+    add_section(c, task, kind, work.attention_flops, cost);
+}
+
+/* The share of a forward's time that its keys take is that of their work. */
+static void add_keys(const struct context *c, const struct ot_task *task, struct ot_task_cost *cost) {
+    struct ot_task_cost whole = {0};
+    struct ot_block_work keys = work_of(c->chain, task->block, OT_WORK_KEYS, OT_KEEP_NONE,
+                                        c->plan->micro_tokens, row_of(c->costs, c->plan));
+    add_work(c, task, OT_WORK_FORWARD, &whole);
+    cost->flops += keys.product_flops;
+    cost->seconds += whole.flops > 0 ? whole.seconds * keys.product_flops / whole.flops : 0;
 }
 
 static void add_half(const struct context *c, const struct ot_task *task, struct ot_task_cost *cost) {
@@ -508,6 +546,8 @@ struct ot_task_cost ot_costs_of_task(const struct ot_costs *costs, const struct 
         add_half(&c, task, &cost);
     else if (task->kind == OT_TASK_FORWARD)
         add_work(&c, task, OT_WORK_FORWARD, &cost);
+    else if (task->kind == OT_TASK_KEYS)
+        add_keys(&c, task, &cost);
     else if (task->kind == OT_TASK_BACKWARD)
         add_backward(&c, task, &cost);
     if (costs->slower[task->lane] > 0)

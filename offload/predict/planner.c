@@ -57,7 +57,7 @@ static int climb_from(struct ot_search *s, const struct ot_plan_request *request
     from.out = &other;
     OT_TRY(ot_plan_make(request, &other.plan));
     other.forced = *request;
-    other.forced.micro_sequences = other.plan.micro_tokens / request->sequence_tokens;
+    ot_plan_force_micro(&other.forced, other.plan.micro_tokens);
     other.forced.activations = other.plan.activations;
     int rc = ot_planner_simulate(s, &other.forced, &other.plan, INFINITY, &other.prediction);
     if (rc > 0) {
@@ -190,7 +190,8 @@ static bool may_gain_with(const struct ot_search *s, int64_t micro) {
 
 /* Tries other micro-batches. They give other bits, so their gain must exceed OT_PLANNER_MARGIN. */
 static int climb_micro(struct ot_search *s) {
-    for (int taken = 1; taken > 0 && s->given->micro_sequences == 0;) {
+    bool open = s->given->micro_sequences == 0 && ot_plan_sections(&s->out->plan) == 1;
+    for (int taken = 1; taken > 0 && open;) {
         const int64_t now = s->out->forced.micro_sequences, values[] = {now / 2, 2 * now, now / 4, 4 * now};
         taken = 0;
         for (int i = 0; i < 4 && !taken; i++) {
@@ -266,7 +267,7 @@ static int search(struct ot_search *s, const struct ot_plan_request *start) {
 static int add_rounds(struct ot_search *s, struct ot_plan_request first) {
     int rc = 1;
     s->effort = CLIMB_EFFORT;
-    while (rc > 0 && 2 * first.rounds <= s->out->plan.max_micro) {
+    while (rc > 0 && 2 * first.rounds * ot_plan_sections(&s->out->plan) <= s->out->plan.max_micro) {
         first.rounds *= 2;
         OT_TRY(rc = ot_planner_try(s, &first, 0));
     }
@@ -281,7 +282,7 @@ static int make_first(struct ot_search *s) {
         OT_TRY(ot_stages_settle(s->stages, &first, &out->plan));
     OT_TRY(ot_plan_make(&first, &out->plan));
     out->forced.rounds = first.rounds;
-    out->forced.micro_sequences = out->plan.micro_tokens / first.sequence_tokens;
+    ot_plan_force_micro(&out->forced, out->plan.micro_tokens);
     out->forced.activations = out->plan.activations;
     int rc = ot_planner_simulate(s, &first, &out->plan, INFINITY, &out->prediction);
     if (rc == 0)

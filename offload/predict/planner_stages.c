@@ -83,7 +83,7 @@ static int make_plans(struct ot_stages *st, const struct ot_plan_request *reques
         if (st->settled[st->like[r]].chain)
             rq = st->settled[st->like[r]];
         rq.shard.rank = ot_shard_rank_of(&rq.shard, 0, r);
-        rq.micro_sequences = plan->micro_tokens / request->sequence_tokens;
+        ot_plan_force_micro(&rq, plan->micro_tokens);
         rq.rounds = ot_plan_rounds(plan);
         rq.is_trial = true;
         OT_TRY(ot_plan_make(&rq, &st->plans[r]));
@@ -146,13 +146,14 @@ int ot_stages_settle(const struct ot_stages *st, struct ot_plan_request *request
             if (rc < 0)
                 *short_of = plan;
             OT_TRY(rc);
-            micro = ot_min(micro, plan.micro_tokens / rq.sequence_tokens);
+            micro = ot_min(micro, plan.micro_tokens);
             rounds = ot_max(rounds, ot_plan_rounds(&plan));
             ot_plan_free(&plan);
         }
-        request->micro_sequences = micro;
+        ot_plan_force_micro(request, micro);
         if (pass == 0 && request->rounds == 0 && request->shard.in_flight > 1)
-            request->rounds = ot_min(request->shard.in_flight, ot_candidate_micro(request, micro));
+            request->rounds =
+                ot_min(request->shard.in_flight, ot_candidate_micro(request, request->micro_sequences));
         if (pass == 1 && rounds > 1)
             request->rounds = rounds;
     }
@@ -167,6 +168,7 @@ static int refine_shape(struct ot_search *s, int rank) {
     struct ot_search of_rank = *s;
     given.shard.rank = own.forced.shard.rank = ot_shard_rank_of(&given.shard, 0, rank);
     given.micro_sequences = own.forced.micro_sequences;
+    given.sections = own.forced.sections;
     given.rounds = own.forced.rounds;
     OT_TRY(ot_plan_make(&own.forced, &own.plan));
     own.prediction = best->prediction;
@@ -264,7 +266,9 @@ static int choose(const struct ot_plan_request *request, const struct ot_costs *
 /* True if half the micro-batch may be worth another search: there are few to fill the pipeline with. */
 static bool may_halve(const struct ot_plan_request *request, const struct ot_planner_result *result,
                       double limit) {
-    return request->micro_sequences == 0 && result->forced.micro_sequences > 1 &&
+    bool may = result->forced.micro_sequences > 1 ||
+               ot_plan_may_choose_sections(request, 2 * ot_plan_sections(&result->plan));
+    return request->micro_sequences == 0 && request->sections == 0 && may &&
            result->plan.max_micro <= FEW_MICRO * ot_shard_stages(&request->shard) &&
            result->prediction.step_seconds * (1 - HOPE_STARTS) < limit;
 }
@@ -288,14 +292,29 @@ static int choose_rounds(const struct ot_plan_request *request, const struct ot_
     return ot_error_load(&why);
 }
 
-/* Searches with half the micro-batch, from the plan of *out in another number of rounds. Returns 1 if that
+/* The tokens of a smaller micro-batch to try: half of it, or so many sections of its one sequence that there
+ * are FEW_MICRO micro-batches for each stage, or twice as many sections as now. */
+static int64_t smaller_micro(const struct ot_plan_request *request, const struct ot_planner_result *result) {
+    int64_t sections = 2 * ot_plan_sections(&result->plan);
+    int64_t sequences = result->plan.max_micro / ot_plan_sections(&result->plan);
+    int64_t enough = (int64_t)FEW_MICRO * ot_shard_stages(&request->shard);
+    if (result->forced.micro_sequences > 1)
+        return result->forced.micro_sequences / 2 * request->sequence_tokens;
+    while (sequences * sections < enough && ot_plan_may_choose_sections(request, 2 * sections))
+        sections *= 2;
+    return ot_plan_section_tokens(request, sections);
+}
+
+/* Searches with a smaller micro-batch, from the plan of *out in another number of rounds. Returns 1 if that
  * gains enough, with the result in *out; 0 if it does not, or has no plan. */
 static int halve(const struct ot_plan_request *request, const struct ot_costs *costs, int rounds,
                  double limit, struct ot_planner_result *out) {
     struct ot_plan_request half = *request, start = out->forced;
     struct ot_planner_result other;
     double most = out->prediction.step_seconds * (1 - OT_PLANNER_MARGIN);
-    half.micro_sequences = start.micro_sequences = out->forced.micro_sequences / 2;
+    int64_t micro = smaller_micro(request, out);
+    ot_plan_force_micro(&half, micro);
+    ot_plan_force_micro(&start, micro);
     start.rounds = rounds;
     int rc = choose(&half, costs, &start, fmin(limit, most), &other);
     out->tried += other.tried;

@@ -102,7 +102,7 @@ static bool add_start(struct ot_search *s, const struct ot_plan_request *request
         return false; /* it does not fit, or contradicts the user's choices */
     double least = ot_plan_least_seconds(request->chain, &plan, s->costs);
     bool same = request->micro_sequences == 0 ||
-                plan.micro_tokens == request->micro_sequences * request->sequence_tokens;
+                ot_plan_pass_tokens(&plan) == request->micro_sequences * request->sequence_tokens;
     if (same && least < limit && !ot_planner_was_seen(seen, &plan)) {
         out->list[out->n] = (struct ot_planner_start){*request, out->n, 0, way, least, INFINITY};
         out->n++;
@@ -196,6 +196,7 @@ static void add_ways(struct ot_search *s, int rounds, int64_t micro, int level, 
     struct ot_plan_request base = *s->given;
     base.rounds = rounds;
     base.micro_sequences = micro;
+    base.sections = ot_plan_sections(&s->out->plan); /* sequences in sections: micro is 1 */
     base.is_trial = true;
     base.tile_params = s->tile_params;
     if (s->given->shadows == OT_SHADOWS_CHOSEN && s->given->clip)
@@ -220,7 +221,7 @@ int ot_planner_find_starts(struct ot_search *s, int64_t micro, double limit, str
     static const enum ot_keep_level levels[] = {OT_KEEP_PRODUCTS, OT_KEEP_ATTENTION, OT_KEEP_ALL};
     struct ot_planner_seen *seen = calloc(1, sizeof *seen); /* these are not simulated yet */
     int rounds[MOST_ROUNDS], rc;
-    int64_t sequences = micro > 0 ? micro : s->out->plan.micro_tokens / s->given->sequence_tokens;
+    int64_t sequences = micro > 0 ? micro : ot_plan_micro_sequences(&s->out->plan, s->given->sequence_tokens);
     int64_t tokens = sequences * s->given->sequence_tokens;
     int n_micro = ot_candidate_micro(s->given, sequences), n = list_rounds(s->given, n_micro, rounds);
     *out = (struct ot_planner_starts){.list = malloc(MOST_STARTS * sizeof *out->list)};
@@ -265,7 +266,8 @@ static uint64_t print_request(const struct ot_plan_request *rq) {
     for (int e = 0; e < OT_TILE_ENGINES; e++)
         hash = ot_mix(hash, bits_of(rq->fractions[e]));
     hash = ot_mix(hash, rq->shard.rank); /* of stages */
-    return ot_mix(ot_mix(ot_mix(hash, rq->micro_sequences), rq->tile_params), rq->slots);
+    hash = ot_mix(ot_mix(hash, rq->micro_sequences), rq->sections);
+    return ot_mix(ot_mix(hash, rq->tile_params), rq->slots);
 }
 
 /* Notes the hash. Returns true if it was noted before. */
@@ -342,7 +344,7 @@ int ot_planner_make(struct ot_search *s, const struct ot_plan_request *request, 
         return 0; /* the forced plan does not fit: it is no candidate */
     /* ot_plan_make chooses some fields by the free memory. Forces those fields, so that a move of one field
      * changes that field alone. */
-    out->forced.micro_sequences = out->plan.micro_tokens / request->sequence_tokens;
+    ot_plan_force_micro(&out->forced, out->plan.micro_tokens);
     out->forced.activations = out->plan.activations;
     int rc = simulate_new(s, &trial, &out->plan, limit, &out->prediction);
     if (rc <= 0)

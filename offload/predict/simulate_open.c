@@ -11,10 +11,11 @@ static int no_memory(const struct ot_schedule *s) {
     return ot_fail(OT_E_BUDGET, "no memory to simulate a step of %d tasks", s->n_tasks);
 }
 
-/* True if both run one block in the same way. All micro-batches have one size, so the costs are equal. */
+/* True if both run one block in the same way. All micro-batches have one size, so the costs are equal; those
+ * of a sequence's sections (plan/slabs.h) are not. */
 static bool run_alike(const struct ot_task *a, const struct ot_task *b) {
-    return (a->kind == OT_TASK_FORWARD || a->kind == OT_TASK_BACKWARD) && a->kind == b->kind &&
-           a->block == b->block && a->half == b->half && a->first == b->first &&
+    return a->keys == OT_NO_BUFFER && (a->kind == OT_TASK_FORWARD || a->kind == OT_TASK_BACKWARD) &&
+           a->kind == b->kind && a->block == b->block && a->half == b->half && a->first == b->first &&
            a->saved_level == b->saved_level;
 }
 

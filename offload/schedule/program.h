@@ -1,7 +1,7 @@
 /* Writes a step as a sequential program. program.c has tasks, accesses and slots. This header also declares
  * the shared functions of the generators: program_train.c, program_update.c, program_forward.c,
- * program_activations.c, program_parts.c, program_ranks.c, program_stages.c, program_nvme.c. Private to
- * offload/schedule.
+ * program_activations.c, program_parts.c, program_ranks.c, program_stages.c, program_sections.c,
+ * program_nvme.c. Private to offload/schedule.
  *
  * Errors: most functions here return nothing. The first failure stays in p->rc, and later calls have no
  * effect; ot_program_close returns it.
@@ -42,6 +42,7 @@ struct ot_passing {
     const int *slots, *host_slots;
     int n_slots, n_host_slots, next_slot, next_host_slot; /* slots are used in turn */
     int n_returns, next_return;
+    int *sent; /* boundaries_pass: [n_blocks - 1][places]: micro-batch number + 1 of the content of a home */
     struct ot_return { /* in program order */
         int index, micro, slot;
     } * returns;
@@ -72,6 +73,8 @@ struct ot_program {
     struct ot_ring host_weights[OT_SLOT_KINDS]; /* owner: the slab whose current weights are in the slot */
 
     struct ot_passing boundaries, kept; /* activations that leave the device and come back */
+    struct ot_passing boundary_grads;   /* the same, with boundaries_pass */
+    int next_out;                       /* the next buffer of layout.stage_buffers, with boundaries_pass */
     int *uses_left;                     /* [n_slabs]: uses whose gradient is incomplete */
     int *deferred; /* [n_slabs]: slabs to update on the device after the next block's backward */
     int n_deferred;
@@ -149,6 +152,16 @@ struct ot_tag ot_program_weights_tag(const struct ot_program *p, int slab, int v
 /* The span that a fetch for a pass copies: the holding, or with one copy the whole slab. */
 struct ot_tile_span ot_program_whole(const struct ot_program *p, int slab);
 void ot_program_forward(struct ot_program *p, int block, int micro, enum ot_half half);
+/* Sections (slabs.h): adds the accesses of a task that adds the keys of its section to those of the sequence;
+ * nothing if sequences are whole. */
+void ot_program_add_keys(struct ot_program *p, struct ot_task *task);
+/* True if backward's turn begins a sequence whose keys the block computes again. */
+bool ot_program_needs_keys(const struct ot_program *p, int block, int turn);
+/* Computes the keys of the sequence's sections again, but for the last, which computes its own. first: the
+ * sequence's first micro-batch. */
+void ot_program_compute_keys(struct ot_program *p, int block, int first);
+/* Adds the accesses of backward to the keys of its sequence, and to the sums of their gradients. */
+void ot_program_use_keys(struct ot_program *p, struct ot_task *task, int turn);
 /* Blocks that choose (program_parts.c). If the block of a forward visit chooses: runs all first halves, and
  * fetches the chosen parts. Returns the half of forward that is left to run. */
 enum ot_half ot_program_choose(struct ot_program *p, const struct ot_visit *visit);
@@ -260,6 +273,12 @@ void ot_program_close_activations(struct ot_program *p);
  * backward; copies the activation back, and the next ones as far as slots allow. */
 void ot_program_send_boundary(struct ot_program *p, int boundary, int micro);
 int ot_program_find_boundary(struct ot_program *p, int boundary, int micro);
+/* place: the buffer that a block's forward writes. find_input: the one that the next forward reads. */
+int ot_program_place_boundary(struct ot_program *p, int boundary, int micro);
+int ot_program_find_input(struct ot_program *p, int boundary, int micro);
+/* The gradient of a boundary, in the buffer that backward of a block reads and overwrites; send: after it. */
+int ot_program_find_boundary_grad(struct ot_program *p, int block, int micro);
+void ot_program_send_boundary_grad(struct ot_program *p, int boundary, int micro, int from);
 /* The same for the inner activations that a block keeps. place: the buffer that forward writes. OT_NO_BUFFER:
  * the block keeps nothing. */
 int ot_program_place_kept(struct ot_program *p, int block, int micro);

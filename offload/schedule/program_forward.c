@@ -43,6 +43,7 @@ int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const st
                     const struct ot_layout *layout, enum ot_pass pass, struct ot_schedule *out) {
     bool train = pass == OT_PASS_TRAIN;
     int n_rounds = train ? ot_plan_rounds(plan) : 1;
+    int n_forward = pass == OT_PASS_EVAL ? ot_plan_sections(plan) : 1; /* prompts set their own */
     size_t rounds = (size_t)n_rounds, n = (size_t)chain->n_blocks;
     memset(out, 0, sizeof *out);
     *p = (struct ot_program){.chain = chain, .plan = plan, .layout = layout, .schedule = out, .pass = pass};
@@ -79,7 +80,7 @@ int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const st
     }
     OT_TRY(p->rc = ot_program_open_stages(p));
     for (int r = 0; r < n_rounds && !ot_plan_has_stages(plan); r++) {
-        struct ot_round round = train ? ot_plan_round(plan, r) : (struct ot_round){0, 1};
+        struct ot_round round = train ? ot_plan_round(plan, r) : (struct ot_round){0, n_forward};
         add_visits(p, round.first, round.n);
     }
     for (int v = 0; v < p->n_visits; v++)
@@ -344,7 +345,7 @@ void ot_program_batch_in(struct ot_program *p) {
  * scratch. */
 void ot_program_block_inputs(struct ot_program *p, struct ot_task *task, int n_uses) {
     const struct ot_block_spec *block = &p->chain->blocks[task->block];
-    bool backward = task->kind == OT_TASK_BACKWARD;
+    bool backward = task->kind == OT_TASK_BACKWARD || task->kind == OT_TASK_KEYS;
     for (int u = 0; u < n_uses; u++) {
         if (backward && !block->uses[u].needed_in_backward)
             continue;
@@ -385,6 +386,7 @@ static void write_half(struct ot_program *p, struct ot_task *task, int buffer, s
 void ot_program_forward(struct ot_program *p, int block, int micro, enum ot_half half) {
     const struct ot_layout *layout = p->layout;
     int saved = place_saved(p, block, micro, half);
+    int x = block > 0 ? ot_program_find_input(p, block - 1, micro) : OT_NO_BUFFER;
     struct ot_task *task = ot_program_task(p, OT_TASK_FORWARD, OT_LANE_COMPUTE);
     bool last = block == p->chain->n_blocks - 1;
     task->block = block;
@@ -394,18 +396,23 @@ void ot_program_forward(struct ot_program *p, int block, int micro, enum ot_half
     if (half == OT_HALF_CHOOSE)
         ot_program_note_choice(p, task);
     if (block > 0) {
-        task->x = ot_layout_boundary(layout, p->plan, block - 1, micro);
+        task->x = x;
         ot_program_read(p, task, task->x, ot_tag(OT_CONTENT_BOUNDARY, block - 1, micro, 0));
     }
     if (!last) {
-        task->y = ot_boundary_is_own(p->chain, p->plan, block)
-                      ? ot_layout_boundary(layout, p->plan, block, micro)
-                      : ot_program_stage_buffer(p, block, micro);
+        task->y = ot_boundary_is_own(p->chain, p->plan, block) ? ot_program_place_boundary(p, block, micro)
+                                                               : ot_program_stage_buffer(p, block, micro);
         write_half(p, task, task->y, ot_tag(OT_CONTENT_BOUNDARY, block, micro, 0));
     } else {
         task->y = p->pass == OT_PASS_DECODE ? layout->logits : layout->token_loss;
-        ot_program_write(p, task, task->y, ot_tag(OT_CONTENT_LOSS, 0, 0, 0));
+        if (micro == 0 || p->pass == OT_PASS_DECODE)
+            ot_program_write(p, task, task->y, ot_tag(OT_CONTENT_LOSS, 0, 0, 0));
+        else
+            ot_program_update(p, task, task->y, ot_tag(OT_CONTENT_LOSS, 0, micro - 1, 0),
+                              ot_tag(OT_CONTENT_LOSS, 0, micro, 0));
     }
+    if (half != OT_HALF_REST)
+        ot_program_add_keys(p, task);
     if (saved == OT_NO_BUFFER)
         return;
     task->saved = saved;
@@ -415,7 +422,7 @@ void ot_program_forward(struct ot_program *p, int block, int micro, enum ot_half
         ot_program_send_kept(p, block, micro, saved);
 }
 
-/* n_micro: more than 1 only without stages. */
+/* n_micro: with stages of one micro-batch, or of the sections of one sequence. */
 static int make_forward(const struct ot_chain *chain, const struct ot_plan *plan,
                         const struct ot_layout *layout, enum ot_pass pass, int n_micro,
                         struct ot_schedule *out) {
@@ -429,10 +436,12 @@ static int make_forward(const struct ot_chain *chain, const struct ot_plan *plan
         ot_program_fetch_ahead(&p, v);
         ot_program_gather(&p, v);
         ot_program_decode(&p, v);
-        ot_program_transfer_for(&p, p.visits[v].block, 0, false);
         enum ot_half half = ot_program_choose(&p, &p.visits[v]);
-        for (int m = 0; m < n_micro && p.rc >= 0; m++)
+        for (int m = 0; m < n_micro && p.rc >= 0; m++) {
+            ot_program_transfer_for(&p, p.visits[v].block, m, false);
             ot_program_forward(&p, p.visits[v].block, m, half);
+            ot_program_send_boundary(&p, p.visits[v].block, m);
+        }
     }
     ot_program_transfer_before(&p, INT_MAX);
     if (!ot_block_is_own(chain, plan, chain->n_blocks - 1))
@@ -440,7 +449,8 @@ static int make_forward(const struct ot_chain *chain, const struct ot_plan *plan
     struct ot_task *task = ot_program_task(&p, OT_TASK_LOSS_OUT, OT_LANE_D2H);
     task->from = pass == OT_PASS_DECODE ? layout->logits : layout->token_loss;
     task->to = layout->results_host[0];
-    ot_program_read(&p, task, task->from, ot_tag(OT_CONTENT_LOSS, 0, 0, 0));
+    int last = pass == OT_PASS_DECODE ? 0 : n_micro - 1;
+    ot_program_read(&p, task, task->from, ot_tag(OT_CONTENT_LOSS, 0, last, 0));
     ot_program_write(&p, task, task->to, ot_tag(OT_CONTENT_LOSS, 0, 0, 0));
     ot_program_last(task)->parity = true;
     return ot_program_close(&p);
@@ -448,11 +458,14 @@ static int make_forward(const struct ot_chain *chain, const struct ot_plan *plan
 
 int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan *plan,
                              const struct ot_layout *layout, enum ot_pass pass, struct ot_schedule *out) {
-    return make_forward(chain, plan, layout, pass, 1, out);
+    int n_micro = pass == OT_PASS_EVAL ? ot_plan_sections(plan) : 1;
+    return make_forward(chain, plan, layout, pass, n_micro, out);
 }
 
 int ot_schedule_prompts(const struct ot_plan *plan) {
-    return ot_plan_has_stages(plan) ? 1 : ot_min(ot_plan_round(plan, 0).n, ot_max(plan->texts, 1));
+    return ot_plan_has_stages(plan) || plan->boundaries_pass
+               ? 1
+               : ot_min(ot_plan_round(plan, 0).n, ot_max(plan->texts, 1));
 }
 
 int ot_schedule_make_prompts(const struct ot_chain *chain, const struct ot_plan *plan,

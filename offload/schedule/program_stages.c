@@ -31,12 +31,13 @@ static uint32_t hash_times(const struct ot_stage_times *times) {
 int ot_program_open_stages(struct ot_program *p) {
     if (!ot_plan_has_stages(p->plan))
         return 0;
-    OT_TRY(ot_stage_times_make(p->chain, p->plan, p->pass == OT_PASS_TRAIN, &p->times));
+    OT_TRY(ot_stage_times_make(p->chain, p->plan, p->pass, &p->times));
     p->schedule->stage_crc = hash_times(&p->times);
     for (int v = 0; v < p->times.n_visits; v++) {
         struct ot_stage_visit visit = p->times.visits[v];
         bool train = p->pass == OT_PASS_TRAIN;
-        struct ot_round round = train ? ot_plan_round(p->plan, visit.round) : (struct ot_round){0, 1};
+        struct ot_round round =
+            train ? ot_plan_round(p->plan, visit.round) : (struct ot_round){0, p->times.n_micro};
         p->visits[p->n_visits++] = (struct ot_visit){visit.block, visit.backward, round.first, round.n};
     }
     return 0;

@@ -141,23 +141,22 @@ static void merge(struct ot_program *p, int slab, int to, struct ot_tag before, 
     ot_program_update(p, task, to, before, after);
 }
 
-/* After the last micro-batch of a group: adds up the subtrees that are complete now. */
-static void merge_groups(struct ot_program *p, int block, int micro) {
-    int places = group_places(p), group = micro / places, depth = ot_shard_accumulator(group);
+/* After the last turn of a group: adds up the subtrees that are complete now. */
+static void merge_groups(struct ot_program *p, int block, int turn) {
+    int places = group_places(p), group = turn / places, depth = ot_shard_accumulator(group);
     const struct ot_block_spec *spec = &p->chain->blocks[block];
-    if ((micro + 1) % places != 0)
+    if ((turn + 1) % places != 0)
         return;
     for (int i = 0; i < ot_shard_merges(group); i++, depth--)
         for (int u = 0; u < spec->n_uses && p->rc >= 0; u++) {
             if (is_frozen(p, block, u))
                 continue;
             int slab = spec->uses[u].slab, id = use_id(block, u);
-            int first = micro + 1 - (places << i), to = accumulator(p, block, u, depth - 1);
+            int first = turn + 1 - (places << i), to = accumulator(p, block, u, depth - 1);
             merge(p, slab, to, ot_tag(OT_CONTENT_GRAD_SUM, id, first, 0), accumulator(p, block, u, depth),
-                  ot_tag(OT_CONTENT_GRAD_SUM, id, micro + 1, 0),
-                  ot_tag(OT_CONTENT_GRAD_SUM, id, micro + 1, 0));
+                  ot_tag(OT_CONTENT_GRAD_SUM, id, turn + 1, 0), ot_tag(OT_CONTENT_GRAD_SUM, id, turn + 1, 0));
             release_accumulator(p, slab, ot_layout_sum(block, u, depth));
-            p->sums[ot_layout_sum(block, u, depth - 1)].micro = micro + 1;
+            p->sums[ot_layout_sum(block, u, depth - 1)].micro = turn + 1;
         }
 }
 
@@ -171,28 +170,30 @@ static void scale_in(struct ot_program *p) {
     ot_program_write(p, task, task->to, ot_tag(OT_CONTENT_SCALE, 0, 0, 0));
 }
 
-static void backward(struct ot_program *p, int block, int micro) {
+static void backward(struct ot_program *p, int block, int turn) {
+    int micro = ot_plan_backward_turn(p->plan, turn);
     const struct ot_layout *layout = p->layout;
     const struct ot_block_spec *spec = &p->chain->blocks[block];
     int last = p->chain->n_blocks - 1;
     int x = block > 0 ? ot_program_find_boundary(p, block - 1, micro) : OT_NO_BUFFER;
+    int dxy = ot_program_find_boundary_grad(p, block, micro);
     int saved = ot_program_find_kept(p, block, micro);
-    int grads[OT_MAX_USES], depth = ot_shard_accumulator(micro / group_places(p));
+    int grads[OT_MAX_USES], depth = ot_shard_accumulator(turn / group_places(p));
     for (int u = 0; u < spec->n_uses; u++)
         grads[u] = is_frozen(p, block, u) ? OT_NO_BUFFER : accumulator(p, block, u, depth);
     bool scales = block == last && layout->loss_scale != OT_NO_BUFFER;
-    if (scales && micro == 0)
+    if (scales && turn == 0)
         scale_in(p);
     struct ot_task *task = ot_program_task(p, OT_TASK_BACKWARD, OT_LANE_COMPUTE);
     task->block = block;
     task->micro = micro;
-    task->first = micro % group_places(p) == 0;
+    task->first = turn % group_places(p) == 0;
     ot_program_block_inputs(p, task, spec->n_uses);
     if (block > 0) {
         task->x = x;
         ot_program_read(p, task, x, ot_tag(OT_CONTENT_BOUNDARY, block - 1, micro, 0));
     }
-    task->dxy = layout->boundary_grad[ot_plan_place(p->plan, micro)];
+    task->dxy = dxy;
     if (block == last)
         ot_program_write(p, task, task->dxy, ot_tag(OT_CONTENT_BOUNDARY_GRAD, block - 1, micro, 0));
     else
@@ -201,12 +202,13 @@ static void backward(struct ot_program *p, int block, int micro) {
     for (int u = 0; u < spec->n_uses; u++) {
         if (is_frozen(p, block, u))
             continue;
-        struct ot_tag sum = ot_tag(OT_CONTENT_GRAD_SUM, use_id(block, u), micro, 0), more = sum;
+        struct ot_tag sum = ot_tag(OT_CONTENT_GRAD_SUM, use_id(block, u), turn, 0), more = sum;
         more.micro++;
         task->grads[u] = grads[u];
         ot_program_update(p, task, grads[u], task->first ? (struct ot_tag){0} : sum, more);
         p->sums[ot_layout_sum(block, u, depth)].micro = more.micro;
     }
+    ot_program_use_keys(p, task, turn);
     if (saved != OT_NO_BUFFER) {
         task->saved = saved;
         task->saved_level = ot_plan_kept(p->chain, p->plan, block).level;
@@ -224,6 +226,7 @@ static void backward(struct ot_program *p, int block, int micro) {
     }
     if (scales)
         ot_program_read(p, task, layout->loss_scale, ot_tag(OT_CONTENT_SCALE, 0, 0, 0));
+    ot_program_send_boundary_grad(p, block - 1, micro, dxy);
 }
 
 /* The tag of the finished sum. In fp32 no rounding follows: the sum is the finished gradient. */
@@ -479,6 +482,20 @@ static bool prepares_ahead(const struct ot_program *p) {
     return ot_plan_is_sharded(p->plan);
 }
 
+static void run_forward(struct ot_program *p, int block, int micro, enum ot_half half) {
+    ot_program_transfer_for(p, block, micro, false);
+    ot_program_forward(p, block, micro, half);
+    ot_program_send_boundary(p, block, micro);
+}
+
+static void run_backward(struct ot_program *p, int block, int turn) {
+    if (ot_program_needs_keys(p, block, turn))
+        ot_program_compute_keys(p, block, turn);
+    ot_program_transfer_for(p, block, ot_plan_backward_turn(p->plan, turn), true);
+    backward(p, block, turn);
+    merge_groups(p, block, turn);
+}
+
 static void run_visit(struct ot_program *p, int v) {
     const struct ot_visit *visit = &p->visits[v];
     int end = visit->first_micro + visit->n_micro, joining = p->n_joining;
@@ -487,20 +504,18 @@ static void run_visit(struct ot_program *p, int v) {
         prepare(p, v);
     enum ot_half half = visit->backward ? OT_HALF_BOTH : ot_program_choose(p, visit);
     for (int m = visit->first_micro; m < end && p->rc >= 0; m++) {
-        ot_program_transfer_for(p, visit->block, m, visit->backward);
-        if (visit->backward) {
-            backward(p, visit->block, m);
-            merge_groups(p, visit->block, m);
-        } else {
-            ot_program_forward(p, visit->block, m, half);
-            ot_program_send_boundary(p, visit->block, m);
-        }
+        if (visit->backward)
+            run_backward(p, visit->block, m);
+        else
+            run_forward(p, visit->block, m, half);
         stream_ahead(p, v, m + 1 - visit->first_micro);
         if (m == visit->first_micro + visit->n_micro / 2 && v + 1 < p->n_visits && p->visits[v + 1].backward)
             return_sums(p, p->visits[v + 1].block, p->visits[v + 1].first_micro);
     }
     if (ot_plan_exchanges(p->plan))
-        ot_program_transfer_results(p, visit->block, end - 1, visit->backward);
+        ot_program_transfer_results(p, visit->block,
+                                    visit->backward ? ot_plan_backward_turn(p->plan, end - 1) : end - 1,
+                                    visit->backward);
     if (prepares_ahead(p) && v + 1 < p->n_visits)
         prepare(p, v + 1);
     if (visit->backward && end != p->plan->max_micro)

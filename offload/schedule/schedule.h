@@ -73,6 +73,7 @@ enum ot_task_kind {
     OT_TASK_BOUNDARY_IN,  /* h2d: boundary activation back from there */
     OT_TASK_KEPT_OUT,     /* d2h: a block's kept activations to their host home */
     OT_TASK_KEPT_IN,      /* h2d: kept activations back from there */
+    OT_TASK_KEYS,         /* compute: the keys of a section once more, before its block's backward */
     OT_TASK_BACKWARD,     /* compute: block, micro */
     OT_TASK_SUM_OUT,      /* d2h: a gradient sum, or a piece of it, to the host after a round */
     OT_TASK_SUM_IN,       /* h2d: a gradient sum back from there */
@@ -130,6 +131,8 @@ enum ot_content {
     OT_CONTENT_BOUNDARY,
     OT_CONTENT_BOUNDARY_GRAD,
     OT_CONTENT_SAVED,
+    OT_CONTENT_KEYS,     /* keys and values of a sequence in a block, up to section `micro` */
+    OT_CONTENT_KEY_SUMS, /* the sums of their gradients, before backward's turn `micro` (slabs.h) */
     OT_CONTENT_GRAD_SUM,
     OT_CONTENT_SUM_PIECE,
     OT_CONTENT_GRAD,
@@ -196,6 +199,7 @@ struct ot_task {
     /* Buffers by role; OT_NO_BUFFER: none. For a parity pair, its first buffer. */
     int weights[OT_MAX_USES], grads[OT_MAX_USES];
     int x, y, dxy, saved, from, to, state, via, used;
+    int keys; /* FORWARD, KEYS, BACKWARD of a section: row_keys of the layout; else OT_NO_BUFFER */
     enum ot_keep_level saved_level; /* level that `saved` has, or that is copied */
     int tick; /* comm, stages: of a TRANSFER; of an operation of holders, that of the transfers before it */
     int first_transfer, n_transfers; /* TRANSFER: its halves in the schedule */

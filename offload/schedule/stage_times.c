@@ -32,7 +32,12 @@ struct table {
 };
 
 static struct ot_round round_of(const struct table *t, int round) {
-    return t->train ? ot_plan_round(t->plan, round) : (struct ot_round){0, 1};
+    return t->train ? ot_plan_round(t->plan, round) : (struct ot_round){0, t->times->n_micro};
+}
+
+/* The micro-batch of a place in the order of a direction. */
+static int in_order(const struct table *t, int micro, bool backward) {
+    return backward ? ot_plan_backward_turn(t->plan, micro) : micro;
 }
 
 static int last_block(const struct table *t) {
@@ -127,7 +132,8 @@ static bool may_begin(const struct table *t, const struct worker *w, bool backwa
     int most = ot_max(t->plan->shard.in_flight, 1);
     /* A rank whose blocks are all frozen has no backward: the places of the next rank limit it. */
     bool flies = !backward && !w->backward.done && c->round >= w->backward.round + most;
-    return !c->done && !flies && is_ready(t, c->block, round_of(t, c->round).first, backward, tick);
+    int first = in_order(t, round_of(t, c->round).first, backward);
+    return !c->done && !flies && is_ready(t, c->block, first, backward, tick);
 }
 
 /* Notes the order of this rank's visits. */
@@ -148,7 +154,7 @@ static bool work(struct table *t, int stage, struct worker *w, int tick) {
     bool backward = w->at_work == 2;
     const struct cursor *c = visit_of(w);
     struct ot_round round = round_of(t, c->round);
-    int micro = round.first + w->micro;
+    int micro = in_order(t, round.first + w->micro, backward);
     if (!is_ready(t, c->block, micro, backward, tick))
         return false;
     if (w->micro == 0 && stage == ot_shard_stage(&t->plan->shard))
@@ -259,7 +265,8 @@ static void list_shared(const struct table *t, int slab) {
             if (rank != owner && !uses_before(t, slab, rank, b))
                 add(t, before, rank, 0, OT_TRANSFER_WEIGHTS, slab);
             if (t->train && !t->chain->slabs[slab].frozen)
-                add(t, b, owner, t->times->n_micro - 1, OT_TRANSFER_SUM, b * OT_MAX_USES + u);
+                add(t, b, owner, in_order(t, t->times->n_micro - 1, true), OT_TRANSFER_SUM,
+                    b * OT_MAX_USES + u);
             before = b;
         }
 }
@@ -278,9 +285,11 @@ static void list_transfers(const struct table *t) {
     qsort(t->times->transfers, (size_t)t->times->n_transfers, sizeof *t->times->transfers, by_tick);
 }
 
-int ot_stage_times_make(const struct ot_chain *chain, const struct ot_plan *plan, bool train,
+int ot_stage_times_make(const struct ot_chain *chain, const struct ot_plan *plan, enum ot_pass pass,
                         struct ot_stage_times *out) {
-    int n_micro = train ? plan->max_micro : 1, places = train ? ot_plan_round_places(plan) : 1;
+    bool train = pass == OT_PASS_TRAIN;
+    int n_micro = train ? plan->max_micro : pass == OT_PASS_EVAL ? ot_plan_sections(plan) : 1;
+    int places = train ? ot_plan_round_places(plan) : n_micro;
     size_t units = (size_t)chain->n_blocks * (size_t)n_micro;
     size_t most = 2 * units + 2 * OT_MAX_USES * (size_t)chain->n_blocks; /* transfers */
     *out = (struct ot_stage_times){.n_blocks = chain->n_blocks,

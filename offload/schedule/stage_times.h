@@ -78,9 +78,9 @@ struct ot_stage_times {
 /* Backward computes the block again, and costs twice its forward. */
 enum { OT_STAGE_BACKWARD_TICKS = 3 };
 
-/* Computes the table of a training step, or of a forward pass alone over one micro-batch. Free it with
- * ot_stage_times_free, also after an error. Errors: OT_E_BUDGET (no memory). */
-int ot_stage_times_make(const struct ot_chain *chain, const struct ot_plan *plan, bool train,
+/* Computes the table of a training step, or of a forward pass alone over the micro-batches of a pass. Free it
+ * with ot_stage_times_free, also after an error. Errors: OT_E_BUDGET (no memory). */
+int ot_stage_times_make(const struct ot_chain *chain, const struct ot_plan *plan, enum ot_pass pass,
                         struct ot_stage_times *out);
 void ot_stage_times_free(struct ot_stage_times *times);
 

@@ -45,6 +45,7 @@ enum ot_error_cause {
     OT_CAUSE_SLOTS_IN_USE,    /* too few slots for the order of the schedule */
     OT_CAUSE_WORLD_RANKS,  /* the same bits for every number of ranks, with an impossible number of ranks */
     OT_CAUSE_SMALL_SHARES, /* a slab is too small for a share on every rank */
+    OT_CAUSE_SECTIONS,     /* sequences cannot be cut into so many sections */
     OT_CAUSE_STAGES,       /* a model that cannot be divided into stages */
     OT_CAUSE_STATE_SHARDS, /* weights that are whole on every rank, but not on the device */
     OT_CAUSE_N_CURED,      /* no option cures the causes from here on */

@@ -466,6 +466,7 @@ static const char *const cures[OT_CAUSE_COUNT] = {
     [OT_CAUSE_WEIGHT_SLOTS] = "use --slots 2",
     [OT_CAUSE_WORLD_RANKS] = "use --deterministic run, or another number of --gpus",
     [OT_CAUSE_SMALL_SHARES] = "use --shard none, or lower --gpus",
+    [OT_CAUSE_SECTIONS] = "use another --row-sections, or leave it out",
     [OT_CAUSE_STAGES] = "use --shard full, or fewer ranks",
     [OT_CAUSE_STATE_SHARDS] = "use --shard full, or leave out --home weights",
     [OT_CAUSE_SLOTS_IN_USE] = "raise --slots",

@@ -1,4 +1,4 @@
-#include "tests/models/chain_runner.h"
+#include "tests/models/chain_runner_state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,36 +11,13 @@
 
 enum { DEVICE_BYTES = 256 << 20 };
 
-struct runner {
-    struct ot_model *model;
-    const struct ot_chain *chain;
-    struct ot_device *device;
-    struct ot_lane *lane;
-    int64_t max_tokens;
-    void **weights;               /* [n_slabs] */
-    float *(*grads)[OT_MAX_USES]; /* [n_blocks]; NULL: the slab is frozen */
-    void **boundary;              /* [n_blocks - 1] */
-    void **boundary_grad;         /* [n_blocks - 1]: what backward left of dxy */
-    void **saved;                 /* [n_blocks] */
-    void *work, *scratch, *constants, *dxy;
-    size_t work_bytes, scratch_bytes;
-    enum ot_keep_level level; /* runner_keep */
-    bool first;               /* of the next runner_train */
-    char **whole;  /* [n_slabs]: weights of slabs with parts, on the host; NULL: forward runs whole */
-    int32_t *used; /* [most parts] */
-    int32_t *tokens, *targets, *position, *row_start, *input_first, *input_end, *key_end;
-    float *token_loss, *logits;
-    struct ot_kv_cache *caches; /* [n_blocks] while decoding */
-    int64_t kv_inputs, kv_capacity;
-};
-
-static void *device_alloc(struct runner *r, size_t bytes, const char *name) {
+void *runner_alloc(struct runner *r, size_t bytes, const char *name) {
     void *memory;
     check_ok(ot_device_alloc(r->device, bytes ? bytes : 1, name, &memory));
     return memory;
 }
 
-static void *host_alloc(size_t count, size_t size) {
+void *runner_host_alloc(size_t count, size_t size) {
     void *memory = calloc(count ? count : 1, size);
     assert_non_null(memory);
     return memory;
@@ -51,17 +28,16 @@ static void upload(struct runner *r, void *to, const void *from, size_t bytes) {
     check_ok(ot_lane_sync(r->lane));
 }
 
-static void download(struct runner *r, void *to, const void *from, size_t bytes) {
+void runner_download(struct runner *r, void *to, const void *from, size_t bytes) {
     ot_lane_copy(r->lane, OT_COPY_D2H, to, from, bytes);
     check_ok(ot_lane_sync(r->lane));
 }
 
-/* Fills the memory with NaNs of every dtype. */
-static void spoil(struct runner *r, void *memory, size_t bytes) {
+void runner_spoil(struct runner *r, void *memory, size_t bytes) {
     ot_lane_fill(r->lane, memory, 0xff, bytes);
 }
 
-static size_t boundary_bytes(const struct runner *r, int64_t n) {
+size_t runner_boundary_bytes(const struct runner *r, int64_t n) {
     return ot_chain_boundary_bytes(r->chain, n);
 }
 
@@ -77,14 +53,14 @@ static void set_part(struct runner *r, int slab, int part, const char *from) {
         if (from)
             upload(r, (char *)r->weights[slab] + at, from + at, bytes);
         else
-            spoil(r, (char *)r->weights[slab] + at, bytes);
+            runner_spoil(r, (char *)r->weights[slab] + at, bytes);
     }
 }
 
 /* Runs the halves as an engine does that fetches the used parts alone, with NaNs in place of the others. */
 static void forward_halves(struct runner *r, int block, int slab, struct ot_block_run *run) {
     const struct ot_slab_spec *spec = &r->chain->slabs[slab];
-    int32_t *used = host_alloc((size_t)spec->n_parts, sizeof *used);
+    int32_t *used = runner_host_alloc((size_t)spec->n_parts, sizeof *used);
     int n_used = 0;
     upload(r, r->used, used, (size_t)spec->n_parts * sizeof *used);
     for (int p = 0; p < spec->n_parts; p++)
@@ -92,15 +68,15 @@ static void forward_halves(struct runner *r, int block, int slab, struct ot_bloc
     run->half = OT_HALF_CHOOSE;
     run->used = r->used;
     r->chain->forward(r->chain->context, block, run);
-    download(r, used, r->used, (size_t)spec->n_parts * sizeof *used);
+    runner_download(r, used, r->used, (size_t)spec->n_parts * sizeof *used);
     for (int p = 0; p < spec->n_parts; p++) {
         n_used += used[p] != 0;
         if (used[p])
             set_part(r, slab, p, r->whole[slab]);
     }
     assert_true(n_used > 0);
-    spoil(r, r->work, r->work_bytes);
-    spoil(r, r->scratch, r->scratch_bytes);
+    runner_spoil(r, r->work, r->work_bytes);
+    runner_spoil(r, r->scratch, r->scratch_bytes);
     run->half = OT_HALF_REST;
     run->used = NULL;
     r->chain->forward(r->chain->context, block, run);
@@ -108,7 +84,7 @@ static void forward_halves(struct runner *r, int block, int slab, struct ot_bloc
     free(used);
 }
 
-static void forward(struct runner *r, int block, struct ot_block_run *run) {
+void runner_forward(struct runner *r, int block, struct ot_block_run *run) {
     const struct ot_block_spec *spec = &r->chain->blocks[block];
     for (int u = 0; u < spec->n_uses && r->whole; u++)
         if (r->chain->slabs[spec->uses[u].slab].n_parts > 0) {
@@ -119,43 +95,44 @@ static void forward(struct runner *r, int block, struct ot_block_run *run) {
 }
 
 void runner_use_halves(struct runner *r) {
-    r->whole = host_alloc((size_t)r->chain->n_slabs, sizeof *r->whole);
+    r->whole = runner_host_alloc((size_t)r->chain->n_slabs, sizeof *r->whole);
     for (int s = 0; s < r->chain->n_slabs; s++) {
         size_t bytes = (size_t)r->chain->slabs[s].n_params * ot_dtype_bytes(r->chain->dtype);
         if (r->chain->slabs[s].n_parts == 0)
             continue;
-        r->whole[s] = host_alloc(bytes, 1);
-        download(r, r->whole[s], r->weights[s], bytes);
+        r->whole[s] = runner_host_alloc(bytes, 1);
+        runner_download(r, r->whole[s], r->weights[s], bytes);
     }
 }
 
 static void alloc_blocks(struct runner *r) {
     const struct ot_chain *chain = r->chain;
-    r->grads = host_alloc((size_t)chain->n_blocks, sizeof *r->grads);
-    r->boundary = host_alloc((size_t)chain->n_blocks, sizeof *r->boundary);
-    r->boundary_grad = host_alloc((size_t)chain->n_blocks, sizeof *r->boundary_grad);
-    r->saved = host_alloc((size_t)chain->n_blocks, sizeof *r->saved);
+    r->grads = runner_host_alloc((size_t)chain->n_blocks, sizeof *r->grads);
+    r->boundary = runner_host_alloc((size_t)chain->n_blocks, sizeof *r->boundary);
+    r->boundary_grad = runner_host_alloc((size_t)chain->n_blocks, sizeof *r->boundary_grad);
+    r->saved = runner_host_alloc((size_t)chain->n_blocks, sizeof *r->saved);
     for (int b = 0; b < chain->n_blocks; b++) {
         size_t saved = chain->saved_bytes(chain->context, b, OT_KEEP_ALL, r->max_tokens);
         for (int u = 0; u < chain->blocks[b].n_uses; u++) {
             const struct ot_slab_spec *slab = &chain->slabs[chain->blocks[b].uses[u].slab];
             int64_t n = slab->n_params;
             if (!slab->frozen)
-                r->grads[b][u] = device_alloc(r, (size_t)n * sizeof(float), "gradients");
+                r->grads[b][u] = runner_alloc(r, (size_t)n * sizeof(float), "gradients");
         }
         if (b < chain->n_blocks - 1) {
-            r->boundary[b] = device_alloc(r, boundary_bytes(r, r->max_tokens), "boundary");
-            r->boundary_grad[b] = device_alloc(r, boundary_bytes(r, r->max_tokens), "boundary gradient");
+            r->boundary[b] = runner_alloc(r, runner_boundary_bytes(r, r->max_tokens), "boundary");
+            r->boundary_grad[b] =
+                runner_alloc(r, runner_boundary_bytes(r, r->max_tokens), "boundary gradient");
         }
         if (saved)
-            r->saved[b] = device_alloc(r, saved, "saved");
+            r->saved[b] = runner_alloc(r, saved, "saved");
         r->work_bytes =
             ot_max(r->work_bytes, chain->work_bytes(chain->context, b, OT_KEEP_NONE, r->max_tokens));
         r->scratch_bytes = ot_max(r->scratch_bytes, chain->scratch_bytes(chain->context, b, r->max_tokens));
     }
-    r->work = device_alloc(r, r->work_bytes, "work");
-    r->scratch = device_alloc(r, r->scratch_bytes, "scratch");
-    r->dxy = device_alloc(r, boundary_bytes(r, r->max_tokens), "gradient of the boundary");
+    r->work = runner_alloc(r, r->work_bytes, "work");
+    r->scratch = runner_alloc(r, r->scratch_bytes, "scratch");
+    r->dxy = runner_alloc(r, runner_boundary_bytes(r, r->max_tokens), "gradient of the boundary");
 }
 
 static void free_blocks(struct runner *r) {
@@ -191,36 +168,36 @@ void runner_set_chunk(struct runner *r, int64_t tokens) {
 
 static void alloc_batch(struct runner *r) {
     size_t bytes = (size_t)r->max_tokens * sizeof(int32_t);
-    r->tokens = device_alloc(r, bytes, "tokens");
-    r->targets = device_alloc(r, bytes, "targets");
-    r->position = device_alloc(r, bytes, "position");
-    r->row_start = device_alloc(r, bytes, "row_start");
-    r->input_first = device_alloc(r, bytes, "input_first");
-    r->input_end = device_alloc(r, bytes, "input_end");
-    r->key_end = device_alloc(r, bytes, "key_end");
-    r->token_loss = device_alloc(r, bytes, "token_loss");
-    r->logits = device_alloc(r, (size_t)r->chain->vocab * sizeof(float), "logits");
-    r->used = device_alloc(r, OT_MOST_EXPERTS * sizeof *r->used, "used");
+    r->tokens = runner_alloc(r, bytes, "tokens");
+    r->targets = runner_alloc(r, bytes, "targets");
+    r->position = runner_alloc(r, bytes, "position");
+    r->row_start = runner_alloc(r, bytes, "row_start");
+    r->input_first = runner_alloc(r, bytes, "input_first");
+    r->input_end = runner_alloc(r, bytes, "input_end");
+    r->key_end = runner_alloc(r, bytes, "key_end");
+    r->token_loss = runner_alloc(r, bytes, "token_loss");
+    r->logits = runner_alloc(r, (size_t)r->chain->vocab * sizeof(float), "logits");
+    r->used = runner_alloc(r, OT_MOST_EXPERTS * sizeof *r->used, "used");
 }
 
 struct runner *runner_open(const struct ot_model_config *config, const struct ot_model_setup *parts,
                            enum ot_dtype dtype, int64_t max_tokens, int threads) {
-    struct runner *r = host_alloc(1, sizeof *r);
+    struct runner *r = runner_host_alloc(1, sizeof *r);
     r->max_tokens = max_tokens;
     check_ok(ot_model_open_setup(config, dtype, config->max_position, parts, &r->model));
     tiny_open_device(DEVICE_BYTES, threads, 0, &r->device);
     check_ok(ot_lane_open(r->device, "compute", &r->lane));
     r->chain = ot_model_chain(r->model);
-    r->weights = host_alloc((size_t)r->chain->n_slabs, sizeof *r->weights);
+    r->weights = runner_host_alloc((size_t)r->chain->n_slabs, sizeof *r->weights);
     for (int s = 0; s < r->chain->n_slabs; s++) {
         size_t bytes = (size_t)r->chain->slabs[s].n_params * ot_dtype_bytes(dtype);
-        r->weights[s] = device_alloc(r, bytes, "weights");
-        spoil(r, r->weights[s], bytes);
+        r->weights[s] = runner_alloc(r, bytes, "weights");
+        runner_spoil(r, r->weights[s], bytes);
     }
     alloc_blocks(r);
     alloc_batch(r);
-    void *constants = host_alloc(r->chain->constant_bytes, 1);
-    r->constants = device_alloc(r, r->chain->constant_bytes, "constants");
+    void *constants = runner_host_alloc(r->chain->constant_bytes, 1);
+    r->constants = runner_alloc(r, r->chain->constant_bytes, "constants");
     r->chain->fill_constants(r->chain->context, constants);
     upload(r, r->constants, constants, r->chain->constant_bytes);
     free(constants);
@@ -252,7 +229,7 @@ struct ot_model *runner_model(struct runner *r) {
 
 static void set_values(struct runner *r, int slab, int64_t first, int64_t n, const float *values) {
     size_t item = ot_dtype_bytes(r->chain->dtype);
-    void *rounded = host_alloc((size_t)n, item);
+    void *rounded = runner_host_alloc((size_t)n, item);
     for (int64_t i = 0; i < n; i++)
         ot_dtype_write(r->chain->dtype, rounded, i, values[i]);
     upload(r, (char *)r->weights[slab] + (size_t)first * item, rounded, (size_t)n * item);
@@ -266,7 +243,7 @@ void runner_set_tensor(struct runner *r, const struct ot_tensor *tensor, const f
 void runner_init_weights(struct runner *r, uint64_t seed) {
     for (int s = 0; s < r->chain->n_slabs; s++) {
         int64_t n = r->chain->slabs[s].n_params;
-        float *values = host_alloc((size_t)n, sizeof *values);
+        float *values = runner_host_alloc((size_t)n, sizeof *values);
         ot_model_init_values(r->model, seed, s, 0, n, values);
         set_values(r, s, 0, n, values);
         free(values);
@@ -292,7 +269,7 @@ void runner_begin_grads(struct runner *r) {
     r->first = true;
 }
 
-static void upload_batch(struct runner *r, const struct runner_batch *batch) {
+void runner_upload_batch(struct runner *r, const struct runner_batch *batch) {
     size_t bytes = (size_t)batch->n * sizeof(int32_t);
     assert_true(batch->n <= r->max_tokens);
     upload(r, r->tokens, batch->tokens, bytes);
@@ -301,7 +278,7 @@ static void upload_batch(struct runner *r, const struct runner_batch *batch) {
     upload(r, r->row_start, batch->row_start, bytes);
     if (!r->chain->has_pairs)
         return;
-    int32_t *key_end = host_alloc((size_t)batch->n, sizeof *key_end);
+    int32_t *key_end = runner_host_alloc((size_t)batch->n, sizeof *key_end);
     int64_t past = r->caches ? r->caches[1].n_past : 0;
     for (int64_t i = 0; i < batch->n; i++)
         key_end[i] = past + i < batch->n_inputs ? batch->input_end[i] : (int32_t)(past + i + 1);
@@ -311,8 +288,7 @@ static void upload_batch(struct runner *r, const struct runner_batch *batch) {
     free(key_end);
 }
 
-/* Fills in the fields that every call of a block needs, and overwrites work and scratch with NaNs. */
-static struct ot_block_run make_run(struct runner *r, int block, enum ot_pass pass,
+struct ot_block_run runner_make_run(struct runner *r, int block, enum ot_pass pass,
                                     const struct runner_batch *batch) {
     const struct ot_block_spec *spec = &r->chain->blocks[block];
     struct ot_block_run run = {
@@ -340,8 +316,8 @@ static struct ot_block_run make_run(struct runner *r, int block, enum ot_pass pa
     };
     for (int u = 0; u < spec->n_uses; u++)
         run.weights[u] = r->weights[spec->uses[u].slab];
-    spoil(r, r->work, r->work_bytes);
-    spoil(r, r->scratch, r->scratch_bytes);
+    runner_spoil(r, r->work, r->work_bytes);
+    runner_spoil(r, r->scratch, r->scratch_bytes);
     return run;
 }
 
@@ -353,7 +329,7 @@ static void keep_inside(struct runner *r, int block, enum ot_keep_level level, i
     run->saved = bytes > 0 ? r->saved[block] : NULL;
     run->saved_level = level;
     if (all > bytes)
-        spoil(r, (char *)r->saved[block] + bytes, all - bytes);
+        runner_spoil(r, (char *)r->saved[block] + bytes, all - bytes);
 }
 
 /* The same for a forward: what an earlier one kept would hide what this one does not write. */
@@ -361,21 +337,21 @@ static void keep_afresh(struct runner *r, int block, enum ot_keep_level level, i
                         struct ot_block_run *run) {
     keep_inside(r, block, level, n, run);
     if (run->saved)
-        spoil(r, run->saved, r->chain->saved_bytes(r->chain->context, block, level, n));
+        runner_spoil(r, run->saved, r->chain->saved_bytes(r->chain->context, block, level, n));
 }
 
 void runner_train(struct runner *r, const struct runner_batch *batch, enum ot_keep_level level,
                   float *token_loss) {
     const struct ot_chain *chain = r->chain;
-    upload_batch(r, batch);
+    runner_upload_batch(r, batch);
     for (int b = 0; b < chain->n_blocks; b++) {
-        struct ot_block_run run = make_run(r, b, OT_PASS_TRAIN, batch);
+        struct ot_block_run run = runner_make_run(r, b, OT_PASS_TRAIN, batch);
         keep_afresh(r, b, level, batch->n, &run);
-        forward(r, b, &run);
+        runner_forward(r, b, &run);
     }
-    spoil(r, r->dxy, boundary_bytes(r, r->max_tokens));
+    runner_spoil(r, r->dxy, runner_boundary_bytes(r, r->max_tokens));
     for (int b = chain->n_blocks - 1; b >= ot_chain_first_trained(chain); b--) {
-        struct ot_block_run run = make_run(r, b, OT_PASS_TRAIN, batch);
+        struct ot_block_run run = runner_make_run(r, b, OT_PASS_TRAIN, batch);
         memcpy(run.grads, r->grads[b], sizeof run.grads);
         run.first = r->first;
         run.y = NULL;
@@ -386,31 +362,32 @@ void runner_train(struct runner *r, const struct runner_batch *batch, enum ot_ke
                 run.weights[u] = NULL;
         chain->backward(chain->context, b, &run);
         if (b > 0)
-            ot_lane_copy(r->lane, OT_COPY_D2D, r->boundary_grad[b - 1], r->dxy, boundary_bytes(r, batch->n));
+            ot_lane_copy(r->lane, OT_COPY_D2D, r->boundary_grad[b - 1], r->dxy,
+                         runner_boundary_bytes(r, batch->n));
     }
     r->first = false;
     check_ok(ot_lane_sync(r->lane));
     if (token_loss)
-        download(r, token_loss, r->token_loss, (size_t)batch->n * sizeof(float));
+        runner_download(r, token_loss, r->token_loss, (size_t)batch->n * sizeof(float));
 }
 
 void *runner_forward_saved(struct runner *r, const struct runner_batch *batch, enum ot_keep_level level,
                            int last_block) {
     size_t bytes = r->chain->saved_bytes(r->chain->context, last_block, level, batch->n);
-    void *saved = host_alloc(bytes, 1);
-    upload_batch(r, batch);
+    void *saved = runner_host_alloc(bytes, 1);
+    runner_upload_batch(r, batch);
     for (int b = 0; b <= last_block; b++) {
-        struct ot_block_run run = make_run(r, b, OT_PASS_TRAIN, batch);
+        struct ot_block_run run = runner_make_run(r, b, OT_PASS_TRAIN, batch);
         keep_afresh(r, b, level, batch->n, &run);
-        forward(r, b, &run);
+        runner_forward(r, b, &run);
     }
-    download(r, saved, r->saved[last_block], bytes);
+    runner_download(r, saved, r->saved[last_block], bytes);
     return saved;
 }
 
 void *runner_boundary_grad(struct runner *r, int boundary, int64_t n) {
-    void *grad = host_alloc(boundary_bytes(r, n), 1);
-    download(r, grad, r->boundary_grad[boundary], boundary_bytes(r, n));
+    void *grad = runner_host_alloc(runner_boundary_bytes(r, n), 1);
+    runner_download(r, grad, r->boundary_grad[boundary], runner_boundary_bytes(r, n));
     return grad;
 }
 
@@ -419,38 +396,38 @@ void runner_keep(struct runner *r, enum ot_keep_level level) {
 }
 
 void runner_eval(struct runner *r, const struct runner_batch *batch, float *token_loss) {
-    upload_batch(r, batch);
+    runner_upload_batch(r, batch);
     for (int b = 0; b < r->chain->n_blocks; b++) {
-        struct ot_block_run run = make_run(r, b, OT_PASS_EVAL, batch);
+        struct ot_block_run run = runner_make_run(r, b, OT_PASS_EVAL, batch);
         keep_afresh(r, b, r->level, batch->n, &run);
-        forward(r, b, &run);
+        runner_forward(r, b, &run);
     }
-    download(r, token_loss, r->token_loss, (size_t)batch->n * sizeof(float));
+    runner_download(r, token_loss, r->token_loss, (size_t)batch->n * sizeof(float));
 }
 
 void runner_text_logits(struct runner *r, const struct runner_batch *batch, float *logits) {
     size_t bytes = (size_t)(batch->n * r->chain->vocab) * sizeof *logits;
-    struct ot_kv_text *texts = host_alloc((size_t)batch->n, sizeof *texts);
-    void *on_device = device_alloc(r, bytes, "logits");
-    struct ot_block_run run = make_run(r, r->chain->n_blocks - 1, OT_PASS_DECODE, batch);
+    struct ot_kv_text *texts = runner_host_alloc((size_t)batch->n, sizeof *texts);
+    void *on_device = runner_alloc(r, bytes, "logits");
+    struct ot_block_run run = runner_make_run(r, r->chain->n_blocks - 1, OT_PASS_DECODE, batch);
     run.kv.texts = texts;
     run.logits = on_device;
-    forward(r, r->chain->n_blocks - 1, &run);
-    download(r, logits, on_device, bytes);
+    runner_forward(r, r->chain->n_blocks - 1, &run);
+    runner_download(r, logits, on_device, bytes);
     ot_device_free(r->device, on_device);
     free(texts);
 }
 
 void runner_decode_begin(struct runner *r, int64_t capacity) {
     size_t bytes = (size_t)(capacity * r->chain->kv_elems) * ot_dtype_bytes(r->chain->dtype);
-    r->caches = host_alloc((size_t)r->chain->n_blocks, sizeof *r->caches);
+    r->caches = runner_host_alloc((size_t)r->chain->n_blocks, sizeof *r->caches);
     r->kv_capacity = capacity;
     for (int b = 1; b < r->chain->n_blocks - 1; b++) {
         struct ot_kv_cache *cache = &r->caches[b];
         *cache =
-            (struct ot_kv_cache){device_alloc(r, bytes, "keys"), device_alloc(r, bytes, "values"), 0, NULL};
-        spoil(r, cache->k, bytes);
-        spoil(r, cache->v, bytes);
+            (struct ot_kv_cache){runner_alloc(r, bytes, "keys"), runner_alloc(r, bytes, "values"), 0, NULL};
+        runner_spoil(r, cache->k, bytes);
+        runner_spoil(r, cache->v, bytes);
     }
 }
 
@@ -460,7 +437,8 @@ void runner_decode_begin_pair(struct runner *r, int64_t n_inputs, int64_t capaci
 }
 
 void runner_decode(struct runner *r, const int32_t *tokens, int64_t n, float *logits) {
-    int32_t *fields = host_alloc((size_t)n * 4, sizeof *fields); /* positions, row starts, ranges of inputs */
+    int32_t *fields =
+        runner_host_alloc((size_t)n * 4, sizeof *fields); /* positions, row starts, ranges of inputs */
     int64_t past = r->caches[1].n_past;
     assert_true(past + n <= r->kv_capacity);
     for (int64_t i = 0; i < n; i++) {
@@ -471,15 +449,15 @@ void runner_decode(struct runner *r, const int32_t *tokens, int64_t n, float *lo
     }
     const struct runner_batch batch = {n, tokens,       fields + n,     fields,        fields + n,
                                        0, r->kv_inputs, fields + 2 * n, fields + 3 * n};
-    upload_batch(r, &batch);
+    runner_upload_batch(r, &batch);
     for (int b = 0; b < r->chain->n_blocks; b++) {
-        struct ot_block_run run = make_run(r, b, OT_PASS_DECODE, &batch);
+        struct ot_block_run run = runner_make_run(r, b, OT_PASS_DECODE, &batch);
         run.kv = r->caches[b];
         keep_afresh(r, b, r->level, n, &run);
-        forward(r, b, &run);
+        runner_forward(r, b, &run);
         r->caches[b].n_past += n;
     }
-    download(r, logits, r->logits, (size_t)r->chain->vocab * sizeof(float));
+    runner_download(r, logits, r->logits, (size_t)r->chain->vocab * sizeof(float));
     free(fields);
 }
 
@@ -495,12 +473,12 @@ void runner_decode_end(struct runner *r) {
 
 float *runner_slab_grad(struct runner *r, int slab) {
     size_t n = (size_t)r->chain->slabs[slab].n_params;
-    float *sum = host_alloc(n, sizeof *sum), *part = host_alloc(n, sizeof *part);
+    float *sum = runner_host_alloc(n, sizeof *sum), *part = runner_host_alloc(n, sizeof *part);
     for (int b = 0; b < r->chain->n_blocks; b++)
         for (int u = 0; u < r->chain->blocks[b].n_uses; u++) {
             if (r->chain->blocks[b].uses[u].slab != slab)
                 continue;
-            download(r, part, r->grads[b][u], n * sizeof *part);
+            runner_download(r, part, r->grads[b][u], n * sizeof *part);
             for (size_t i = 0; i < n; i++)
                 sum[i] += part[i];
         }

@@ -242,6 +242,11 @@ static void count_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, 
     counted.moved_bytes += bytes == tail_bytes ? 0 : 2 * (double)bytes;
 }
 
+static void count_copy_rows(struct ot_lane *lane, const struct ot_copy_rows *copy) {
+    (void)lane;
+    counted.moved_bytes += 2 * (double)(copy->row_bytes * copy->rows);
+}
+
 /* An op that is not listed is NULL, so a block that begins to use it crashes this test. */
 static const struct ot_ops counting_ops = {.gemm = count_gemm,
                                            .bias_backward = count_bias_backward,
@@ -274,7 +279,8 @@ static const struct ot_ops counting_ops = {.gemm = count_gemm,
                                            .combine_backward = count_combine_backward,
                                            .gemm_groups = count_gemm_groups,
                                            .cross_entropy = count_cross_entropy};
-static const struct ot_device_api counting_api = {.fill = count_fill, .copy = count_copy};
+static const struct ot_device_api counting_api = {
+    .fill = count_fill, .copy = count_copy, .copy_rows = count_copy_rows};
 static struct ot_device counting_device = {.api = &counting_api, .ops = &counting_ops};
 static struct ot_lane counting_lane = {.device = &counting_device};
 

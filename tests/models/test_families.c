@@ -109,6 +109,25 @@ static void test_losses_and_gradients(void **state) {
     for_each_case(check_levels);
 }
 
+/* In sections, of which each is in chunks. */
+static void check_sections(const struct golden_case *c, const char *name, enum ot_keep_level level) {
+    enum { SECTION = 512, CHUNKS = 128 };
+    struct runner *runner = golden_case_runner(c, OT_F32, 1);
+    float *losses[2];
+    runner_set_chunk(runner, CHUNKS);
+    for (int i = 0; i < 2; i++)
+        assert_non_null(losses[i] = calloc((size_t)c->batch.n, sizeof *losses[i]));
+    runner_begin_grads(runner);
+    runner_train_sections(runner, &c->batch, level, SECTION, losses[0]);
+    check_close(name, losses[0], c->token_loss, c->batch.n, VALUE_BOUND, VALUE_BOUND);
+    check_gradients(c, runner, name, GRADIENT_BOUND);
+    runner_eval_sections(runner, &c->batch, SECTION, losses[1]);
+    assert_memory_equal(losses[0], losses[1], (size_t)c->batch.n * sizeof(float));
+    free(losses[0]);
+    free(losses[1]);
+    runner_close(runner);
+}
+
 /* A row of 3,000 tokens and one behind it, in chunks across which windows, caps, ALiBi and sinks see. */
 static void test_long_rows(void **state) {
     (void)state;
@@ -116,6 +135,7 @@ static void test_long_rows(void **state) {
         struct golden_case c;
         golden_case_open(golden_long_names[i], &c);
         check_training(&c, golden_long_names[i], OT_KEEP_NONE, 128);
+        check_sections(&c, golden_long_names[i], i % 2 ? OT_KEEP_NONE : OT_KEEP_ALL);
         golden_case_close(&c);
     }
 }

@@ -87,6 +87,14 @@ static struct counts count_backward(const struct ot_chain *chain, int block, enu
     return counted;
 }
 
+static struct counts count_keys(const struct ot_chain *chain, int block) {
+    struct ot_block_run run = make_run(chain, block, OT_KEEP_NONE, false);
+    run.row = (struct ot_run_row){.k = somewhere(8), .v = somewhere(9)};
+    counted = (struct counts){0};
+    chain->keys(chain->context, block, &run);
+    return counted;
+}
+
 static struct counts less(struct counts a, struct counts b) {
     return (struct counts){a.product_flops - b.product_flops, a.group_flops - b.group_flops,
                            a.attention_flops - b.attention_flops, a.moved_bytes - b.moved_bytes,
@@ -102,7 +110,7 @@ static void check_one(const char *what, int block, const char *kind, double tabl
 
 static void check_part(const struct ot_chain *chain, int block, enum ot_work_kind kind,
                        enum ot_keep_level level, struct counts want) {
-    static const char *const names[] = {"forward", "backward", "recomputation", "clearing"};
+    static const char *const names[] = {"forward", "backward", "recomputation", "keys", "clearing"};
     struct ot_block_work work;
     chain->work(chain->context, block, kind, level, TOKENS, ROW, &work);
     check_one(names[kind], block, "FLOPs of products", work.product_flops - work.group_flops,
@@ -122,6 +130,8 @@ static void check_block(const struct ot_chain *chain, int block) {
     check_part(chain, block, OT_WORK_CLEAR, OT_KEEP_ALL,
                less(count_backward(chain, block, OT_KEEP_ALL, true), backward));
     bool layer = block > 0 && block < chain->n_blocks - 1;
+    if (layer && chain->section_align > 0)
+        check_part(chain, block, OT_WORK_KEYS, OT_KEEP_NONE, count_keys(chain, block));
     for (int level = OT_KEEP_NONE; layer && level < OT_KEEP_LEVELS; level++)
         check_part(chain, block, OT_WORK_RECOMPUTE, (enum ot_keep_level)level,
                    less(count_backward(chain, block, (enum ot_keep_level)level, false), backward));

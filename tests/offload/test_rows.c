@@ -157,7 +157,7 @@ static void check_copy(bool has_pairs, int64_t past) {
                            : f == OT_ARRAY_KEY_END   ? (past_inputs ? (int32_t)past + i + 1 : end)
                            : i < N                   ? from[f][i]
                            : f == OT_ARRAY_TARGETS   ? -1
-                           : f == OT_ARRAY_ROW_START ? i
+                           : f == OT_ARRAY_ROW_START ? (int32_t)past + i
                                                      : from[f][0];
             assert_int_equal(arrays[f * STRIDE + i], want);
         }
@@ -166,6 +166,7 @@ static void check_copy(bool has_pairs, int64_t past) {
 static void copies_are_padded(void **state) {
     (void)state;
     check_copy(false, 0);
+    check_copy(false, 5);
     check_copy(true, 0);
     check_copy(true, 2);
 }

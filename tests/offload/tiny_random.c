@@ -49,8 +49,9 @@ void tiny_random_rounds(struct tiny_run *run, uint64_t seed) {
     uint64_t i = 0;
 #define PICK(bound)                                                                                          \
     ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 78), i++, (uint64_t)(bound)))
-    run->plan.first_round = PICK(run->plan.max_micro + 1);
-    run->plan.round_micro = 1 + PICK(run->plan.max_micro);
+    int sections = ot_plan_sections(&run->plan), sequences = run->plan.max_micro / sections;
+    run->plan.first_round = sections * PICK(sequences + 1);
+    run->plan.round_micro = sections * (1 + PICK(sequences));
     if (run->plan.shard.in_flight > 1) /* these are equally long */
         run->plan.first_round = run->plan.round_micro;
     for (int s = 0; s < run->plan.n_slabs; s++)

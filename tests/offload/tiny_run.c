@@ -132,6 +132,7 @@ void tiny_open_model(const struct tiny_run *run, struct ot_model **out) {
     ot_model_set_state(*out, run->state, run->masters);
     ot_model_set_regular(*out, &run->regular);
     ot_model_set_compares(*out, run->objective.kind != OT_OBJECTIVE_SFT);
+    ot_model_set_section_align(*out, 1);
     if (run->parts)
         tiny_part_slabs(*out);
     if (run->encodes)
@@ -148,6 +149,7 @@ void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, e
                                       .sequence_tokens = TINY_SEQUENCE,
                                       .step_sequences = TINY_STEP_SEQUENCES,
                                       .micro_sequences = run->micro_sequences,
+                                      .sections = run->sections,
                                       .train = true,
                                       .clip = run->clip > 0,
                                       .weights = weights,

@@ -40,6 +40,19 @@ static void dropped_edges_are_seen(void **state) {
         assert_int_equal(m.flush.n_tasks, uploads ? m.run.plan.n_slabs : 0);
         tiny_schedule_free(&m);
     }
+    for (int mix = 0; mix < 4; mix++) { /* sections: keys and their sums go from task to task */
+        struct tiny_schedule m;
+        tiny_defaults(&m.run, 2, mix & 1, mix & 2 ? OT_BF16 : OT_F32);
+        m.run.micro_sequences = 1;
+        m.run.sections = 2 + mix % 2;
+        tiny_plan(&m.run, homes[mix & 1], homes[mix >> 1], homes[mix >> 1], 2);
+        ot_plan_set_rounds(&m.run.plan, 3);
+        m.run.plan.boundaries_pass = mix >> 1;
+        tiny_finish(&m.run);
+        tiny_schedule_make(&m);
+        assert_true(tiny_schedule_drop_edges(&m, &m.schedule) >= 5);
+        tiny_schedule_free(&m);
+    }
     for (int mix = 0; mix < 4; mix++) { /* fp16: the loss scale goes from one decision to the next */
         struct tiny_schedule m;
         make(&m, mix & 1, OT_F16, homes[mix >> 1], homes[mix & 1], homes[mix >> 1], 1 + mix % 2, 1.0f);
@@ -463,6 +476,35 @@ static void tasks_are_described(void **state) {
     tiny_schedule_free(&m);
 }
 
+/* The task of a kind that comes first, of a block and a micro-batch. -1: there is none. */
+static int first_task(const struct ot_schedule *schedule, enum ot_task_kind kind, int block, int micro) {
+    for (int i = 0; i < schedule->n_tasks; i++)
+        if (schedule->tasks[i].kind == kind && schedule->tasks[i].block == block &&
+            schedule->tasks[i].micro == micro)
+            return i;
+    return -1;
+}
+
+/* With boundaries that pass, the input of the next section is on its way while a block runs this one. */
+static void boundaries_pass_ahead(void **state) {
+    (void)state;
+    struct tiny_schedule m;
+    tiny_defaults(&m.run, 3, false, OT_BF16);
+    m.run.micro_sequences = 1;
+    m.run.sections = 3;
+    tiny_plan(&m.run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 2);
+    m.run.plan.boundaries_pass = true;
+    tiny_finish(&m.run);
+    tiny_schedule_make(&m);
+    for (int block = 1; block < 4; block++)
+        for (int micro = 0; micro + 1 < m.run.plan.max_micro; micro++) {
+            int next = first_task(&m.schedule, OT_TASK_BOUNDARY_IN, block - 1, micro + 1);
+            assert_true(next >= 0);
+            assert_true(next < first_task(&m.schedule, OT_TASK_FORWARD, block, micro));
+        }
+    tiny_schedule_free(&m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dropped_edges_are_seen),
@@ -480,6 +522,7 @@ int main(void) {
         cmocka_unit_test(rings_too_small_are_refused),
         cmocka_unit_test(fetches_run_ahead),
         cmocka_unit_test(slots_take_turns),
+        cmocka_unit_test(boundaries_pass_ahead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,8 +42,11 @@ static void draw(struct drawn *d, uint64_t seed) {
                                .n_slabs = chain->n_slabs,
                                .shard = {.ranks = 2 + PICK(5), .mode = OT_SHARD_STAGES},
                                .max_micro = 1 + PICK(12)};
-    d->plan.first_round = PICK(d->plan.max_micro + 1);
-    d->plan.round_micro = 1 + PICK(d->plan.max_micro);
+    int sequences = d->plan.max_micro, sections = PICK(2) ? 1 + PICK(4) : 1; /* of one sequence */
+    d->plan.sections = sections;
+    d->plan.max_micro *= sections;
+    d->plan.first_round = sections * PICK(sequences + 1);
+    d->plan.round_micro = sections * (1 + PICK(sequences));
     d->plan.shard.head_layers = PICK(4);
     d->plan.shard.late_layers = PICK(2) ? PICK(chain->n_blocks - 2) : 0;
     d->plan.shard.late_percent = 50 + 10 * PICK(20);
@@ -56,6 +59,14 @@ static void draw(struct drawn *d, uint64_t seed) {
     d->train = PICK(4) > 0;
     d->first_trained = ot_chain_first_trained(chain);
 #undef PICK
+}
+
+static enum ot_pass pass_of(const struct drawn *d) {
+    return d->train ? OT_PASS_TRAIN : OT_PASS_EVAL;
+}
+
+static int n_micro_of(const struct drawn *d) {
+    return d->train ? d->plan.max_micro : d->plan.sections;
 }
 
 static int owner(const struct drawn *d, int block) {
@@ -119,17 +130,24 @@ static void check_unit(const struct drawn *d, int block, int micro, bool backwar
     free_at[rank] = end_of(d, block, micro, backward);
 }
 
+/* Sections of a sequence go backward from the last to the first. */
+static int in_backward(const struct drawn *d, int turn) {
+    int section = turn % d->plan.sections;
+    return turn - section + d->plan.sections - 1 - section;
+}
+
 /* Walks all units in the order of one rank. Returns their number. */
 static int walk(const struct drawn *d) {
     int end = d->fake.chain.n_blocks - 1, n = 0, free_at[8] = {0};
     for (int r = 0; r < (d->train ? ot_plan_rounds(&d->plan) : 1); r++) {
-        struct ot_round round = d->train ? ot_plan_round(&d->plan, r) : (struct ot_round){0, 1};
+        struct ot_round round =
+            d->train ? ot_plan_round(&d->plan, r) : (struct ot_round){0, d->plan.sections};
         for (int b = 0; b <= end - d->train; b++)
             for (int m = round.first; m < round.first + round.n; m++, n++)
                 check_unit(d, b, m, false, free_at);
         for (int b = end; d->train && b >= d->first_trained; b--)
             for (int m = round.first; m < round.first + round.n; m++, n++)
-                check_unit(d, b, m, true, free_at);
+                check_unit(d, b, in_backward(d, m), true, free_at);
     }
     return n;
 }
@@ -167,10 +185,10 @@ static void ticks_follow_their_rules(void **state) {
     for (uint64_t seed = 0; seed < 600; seed++) {
         struct drawn d;
         draw(&d, seed);
-        check_ok(ot_stage_times_make(&d.fake.chain, &d.plan, d.train, &d.times));
-        int places = d.train ? ot_plan_round_places(&d.plan) : 1;
+        check_ok(ot_stage_times_make(&d.fake.chain, &d.plan, pass_of(&d), &d.times));
+        int places = d.train ? ot_plan_round_places(&d.plan) : d.plan.sections;
         assert_int_equal(d.times.lead, places >= 2 * d.plan.shard.ranks ? 2 : 1);
-        assert_int_equal(d.times.n_micro, d.train ? d.plan.max_micro : 1);
+        assert_int_equal(d.times.n_micro, n_micro_of(&d));
         assert_int_equal(walk(&d), count_units(&d));
         check_transfers(&d);
         leads[d.times.lead]++;
@@ -243,7 +261,7 @@ static int check_weights(const struct drawn *d, int slab, const int users[], int
 /* The sum of a use goes to the owner, between the use's last unit and the last unit of the owner's first use.
  */
 static int check_sums(const struct drawn *d, int slab, const int users[], int n) {
-    int count = 0, to = d->slabs[slab].owner, last = d->times.n_micro - 1;
+    int count = 0, to = d->slabs[slab].owner, last = in_backward(d, d->times.n_micro - 1);
     for (int i = 0; i < n; i++) {
         const struct ot_stage_transfer *t =
             only(d, OT_TRANSFER_SUM, users[i] * OT_MAX_USES + d->fake.blocks[users[i]].n_uses - 1, to);
@@ -283,7 +301,7 @@ static void shared_slabs_cross_once(void **state) {
         draw(&d, seed);
         int shared = d.fake.chain.n_slabs, n = share_slab(&d, seed, users), others = 0;
         d.plan.micro_tokens = seed % 2 ? 64 : 1;
-        check_ok(ot_stage_times_make(&d.fake.chain, &d.plan, d.train, &d.times));
+        check_ok(ot_stage_times_make(&d.fake.chain, &d.plan, pass_of(&d), &d.times));
         int n_weights = check_weights(&d, shared, users, n), n_sums = check_sums(&d, shared, users, n);
         for (int i = 0; i < d.times.n_transfers; i++)
             others += d.times.transfers[i].kind < OT_TRANSFER_WEIGHTS;
@@ -294,7 +312,7 @@ static void shared_slabs_cross_once(void **state) {
         struct drawn few = d; /* as the planner divides */
         few.plan.shard.turn_blocks = 0;
         if (ot_stages_divide(&few.fake.chain, &few.plan) == 0) {
-            check_ok(ot_stage_times_make(&few.fake.chain, &few.plan, few.train, &few.times));
+            check_ok(ot_stage_times_make(&few.fake.chain, &few.plan, pass_of(&few), &few.times));
             check_bytes_at_once(&few);
             ot_stage_times_free(&few.times);
         }

@@ -1,0 +1,69 @@
+/* Sections of a sequence (slabs.h): which there may be, and when a plan has them. The search (search.c) is
+ * given the sections, and the home of kept activations if all blocks must keep them. */
+#include "offload/plan/build.h"
+#include "offload/plan/used_parts.h"
+#include "src/base/error.h"
+#include "src/base/minmax.h"
+
+int64_t ot_plan_section_tokens(const struct ot_plan_request *rq, int64_t sections) {
+    int64_t align = rq->chain->section_align, each = (rq->sequence_tokens + sections - 1) / sections;
+    return (each + align - 1) / align * align;
+}
+
+bool ot_plan_may_cut(const struct ot_plan_request *rq, int sections) {
+    return sections <= 1 ||
+           (rq->chain->section_align > 0 && !rq->chain->compares && rq->micro_sequences <= 1 &&
+            (sections - 1) * ot_plan_section_tokens(rq, sections) < rq->sequence_tokens);
+}
+
+bool ot_plan_may_choose_sections(const struct ot_plan_request *rq, int64_t sections) {
+    return rq->sequence_tokens / sections >= OT_SECTION_LEAST_TOKENS && ot_plan_may_cut(rq, (int)sections) &&
+           ot_candidate_micro(rq, 1) * sections <= ot_chain_most_micro(rq->chain);
+}
+
+void ot_plan_force_micro(struct ot_plan_request *rq, int64_t micro_tokens) {
+    int64_t sequence = rq->sequence_tokens;
+    rq->micro_sequences = ot_max(micro_tokens / sequence, 1);
+    rq->sections = (int)((sequence + micro_tokens - 1) / micro_tokens); /* 1 of several sequences */
+}
+
+/* ---- what a search does not choose by itself ---- */
+
+/* If every block must keep activations, tries the device as their home, then the host, then nvme. */
+static int make_cut(const struct ot_plan_request *rq, struct ot_plan *out) {
+    if (rq->kept != OT_HOME_AUTO || rq->keep <= OT_KEEP_NONE)
+        return ot_plan_make_settled(rq, out);
+    int rc = -OT_E_BUDGET;
+    bool nvme = rq->budget_bytes[OT_TIER_NVME] > 0;
+    for (int home = OT_HOME_GPU; home <= (nvme ? OT_HOME_NVME : OT_HOME_HOST) && rc == -OT_E_BUDGET; home++) {
+        struct ot_plan_request there = *rq;
+        there.kept = (enum ot_home)home;
+        rc = ot_plan_make_settled(&there, out);
+    }
+    return rc;
+}
+
+/* True if boundaries may pass (plan.h), which takes the least of the device. */
+static bool may_pass(const struct ot_plan_request *rq) {
+    return rq->train && rq->shard.mode != OT_SHARD_STAGES && rq->activations != OT_HOME_GPU &&
+           !(ot_plan_fetches_used(rq) && ot_chain_most_parts(rq->chain) > 0);
+}
+
+/* In the given number of sections: without passing boundaries, then with them. */
+static int make_sections(const struct ot_plan_request *rq, struct ot_plan *out) {
+    struct ot_plan_request passing = *rq;
+    int rc = make_cut(rq, out);
+    passing.boundaries_pass = true;
+    return rc == -OT_E_BUDGET && rq->sections > 1 && may_pass(rq) ? make_cut(&passing, out) : rc;
+}
+
+int ot_plan_make(const struct ot_plan_request *rq, struct ot_plan *out) {
+    struct ot_plan_request cut = *rq;
+    cut.sections = ot_max(rq->sections, 1);
+    int rc = make_sections(&cut, out);
+    for (cut.sections = 2;
+         rc == -OT_E_BUDGET && rq->sections == 0 && ot_plan_may_choose_sections(rq, cut.sections);
+         cut.sections *= 2)
+        rc = make_sections(&cut, out);
+    return rc;
+}
