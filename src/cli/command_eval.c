@@ -143,7 +143,7 @@ static int evaluate(struct ot_session *s, struct evaluation *e) {
     struct ot_evaluation evaluation = {.dataset = rows->eval_set,
                                        .packing = rows->eval,
                                        .seq_len = seq_len,
-                                       .micro_sequences = s->plan.chosen.micro_tokens / seq_len,
+                                       .micro_sequences = ot_plan_micro_sequences(&s->plan.chosen, seq_len),
                                        .objective = ot_plan_request_objective(s->options),
                                        .references = ot_references_of_eval(&e->references, rows),
                                        .comm = s->ranks.comm};

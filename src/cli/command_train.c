@@ -71,6 +71,12 @@ static int resumed_stages(const struct train *t) {
     return t->resume.checkpoint ? (int)ot_json_int(ot_json_get(t->resume.record->options, "stages"), 0) : 0;
 }
 
+/* A run from before there were sections has whole rows. */
+static int sections_of(const struct train *t) {
+    int64_t given = t->session.options->row_sections;
+    return given == 0 && t->resume.checkpoint ? 1 : (int)given;
+}
+
 /* All but the length of a step. */
 static void find_need(struct train *t) {
     const struct ot_session *s = &t->session;
@@ -80,6 +86,7 @@ static void find_need(struct train *t) {
                                            ot_min(t->rows.seq_len, ot_model_longest_row(&s->model.config)),
                                        .sequence_tokens = t->rows.seq_len,
                                        .micro_sequences = o->micro_batch,
+                                       .sections = sections_of(t),
                                        .train = true,
                                        .clip = o->clip > 0,
                                        .cache_tokens = ot_sample_row_tokens(s, &t->rows, t->sample_row),
@@ -229,7 +236,10 @@ static int forecast(struct train *t) {
         OT_TRY(ot_session_forecast(s, &t->need, &rows));
     OT_TRY(predict_times(t));
     if (!s->options->micro_batch)
-        ot_settings_choose_count(&t->settings, "micro-batch", s->plan.chosen.micro_tokens / t->shape.seq_len);
+        ot_settings_choose_count(&t->settings, "micro-batch",
+                                 ot_plan_micro_sequences(&s->plan.chosen, t->shape.seq_len));
+    if (!s->options->row_sections)
+        ot_settings_choose_count(&t->settings, "row-sections", ot_plan_sections(&s->plan.chosen));
     if (s->ranks.comm && s->options->shard == OT_CHOICE_SHARD_AUTO)
         keep_division(t);
     return ot_run_identity_take_options(&t->identity, s->options);

@@ -280,7 +280,7 @@ struct ot_options {
     bool pack, train_on_prompt, no_eos, skip_bad, show_sample, dedup;
     double eval_fraction;
 
-    int64_t seq_len, micro_batch, epochs, steps, seed;
+    int64_t seq_len, micro_batch, row_sections, epochs, steps, seed;
     struct ot_step_tokens tokens_per_step;
 
     int objective; /* enum ot_objective_kind */

@@ -9,8 +9,8 @@ static const struct {
     enum ot_resume_change kind;
     const char *names; /* separated by spaces */
 } changeable[] = {
-    {OT_CHANGE_STEP, "lr schedule weight-decay beta1 beta2 eps clip micro-batch skip-spikes exchange "
-                     "label-smoothing z-loss neftune config-dropout sft-weight"},
+    {OT_CHANGE_STEP, "lr schedule weight-decay beta1 beta2 eps clip micro-batch row-sections skip-spikes "
+                     "exchange label-smoothing z-loss neftune config-dropout sft-weight"},
     {OT_CHANGE_LENGTH, "steps epochs"},
     {OT_CHANGE_WARMUP, "warmup"},
     {OT_CHANGE_STEP_ROWS, "tokens-per-step"},

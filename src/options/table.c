@@ -144,6 +144,8 @@ static const struct ot_option table[] = {
      .argument = "SEQUENCES", .min = 1, .max = 1 << 20, .chosen = "from the memory budget",
      .on_resume = OT_RESUME_SAME,
      .elsewhere = "micro-batch-size per-device-train-batch-size train-micro-batch-size-per-gpu"},
+    {"row-sections", OT_OPTION_COUNT, OT_SECTION_STEP, FIELD(row_sections), TRAIN | PLAN, .argument = "N",
+     .min = 1, .max = 1 << 14, .chosen = "1, or the fewest that fit", .on_resume = OT_RESUME_SAME},
     {"seed", OT_OPTION_COUNT, OT_SECTION_STEP, FIELD(seed), TRAIN | GENERATE | BENCH | PLAN | QUANTIZE,
      .argument = "N", .min = 0, .max = 9007199254740992.0, .fallback = "0", .on_resume = OT_RESUME_SAME,
      .elsewhere = "random-seed"},

@@ -57,7 +57,7 @@ static void note_plan(struct bench_run *b) {
     const struct ot_plan *plan = &b->session.plan.chosen;
     struct ot_bench_result *r = b->result;
     int64_t sequence = r->point.sequence_tokens, sequences = r->point.step_tokens / sequence;
-    r->micro_sequences = plan->micro_tokens / sequence;
+    r->micro_sequences = ot_plan_micro_sequences(plan, sequence);
     r->micro_batches = (sequences + r->micro_sequences - 1) / r->micro_sequences;
     r->recomputed_layers = b->session.model.config.n_layers - ot_plan_kept_blocks(plan, OT_TIER_COUNT);
     for (int tier = 0; tier < OT_TIER_COUNT; tier++)

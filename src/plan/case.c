@@ -206,6 +206,7 @@ static void make_request(struct ot_plan_case *c) {
     rq->sequence_tokens = c->seq_len;
     rq->step_sequences = c->step_sequences;
     rq->micro_sequences = c->options->micro_batch;
+    rq->sections = (int)c->options->row_sections;
     rq->train = true;
     rq->extra_device_bytes = (int64_t)c->machine.workspace_bytes;
     rq->snapshot_slots = ot_saver_slots(ot_model_param_count(&c->config), rq->chain->dtype);

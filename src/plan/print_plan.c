@@ -194,15 +194,16 @@ static void print_plan(const struct ot_plan_case *c, FILE *out) {
     char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES], text[OT_TABLE_LINE_BYTES];
     char tokens[OT_STEP_TEXT_BYTES], params[OT_PARAMS_TEXT_BYTES], rounds[OT_TEXT_BYTES];
     char choice[OT_FORECAST_LINE_BYTES];
-    int64_t micro = plan->micro_tokens / c->seq_len;
+    int64_t micro = ot_plan_micro_sequences(plan, c->seq_len);
+    int n_micro = plan->max_micro / ot_plan_sections(plan); /* ot_report_details tells the sections */
     fprintf(out, "model   %s · %s · %lld layer%s · %s, computed in %s\n", ot_plan_case_model(c),
             ot_family_row(c->config.family)->model_type, (long long)c->config.n_layers,
             ot_plural(c->config.n_layers),
             ot_text_params(ot_model_frozen_count(c->model), ot_model_trained_count(c->model), params),
             ot_dtype_name(c->machine.dtype));
     fprintf(out, "step    %s · %d micro-batch%s of %s%lld\n",
-            ot_shape_step_text(c->options, c->step_sequences, c->seq_len, tokens), plan->max_micro,
-            plan->max_micro == 1 ? "" : "es", c->step_sequences % micro ? "up to " : "", (long long)micro);
+            ot_shape_step_text(c->options, c->step_sequences, c->seq_len, tokens), n_micro,
+            n_micro == 1 ? "" : "es", c->step_sequences % micro ? "up to " : "", (long long)micro);
     print_choice(c, out);
     if (plan->shard.ranks > 1)
         fprintf(out, "ranks   %d · shard %s: %s · what follows is of %s\n", plan->shard.ranks,

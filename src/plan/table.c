@@ -43,7 +43,7 @@ void ot_plan_table_fill(const struct ot_plan_case *c, struct ot_plan_table_row *
     name_limit(&c->chosen.prediction, row->limit);
     row->seq_len = c->seq_len;
     row->step_tokens = c->request.step_sequences * c->seq_len;
-    row->micro_sequences = plan->micro_tokens / c->seq_len;
+    row->micro_sequences = ot_plan_micro_sequences(plan, c->seq_len);
     row->steps = c->steps;
     for (int t = 0; t < OT_TIER_COUNT; t++)
         row->used_bytes[t] = (int64_t)ot_ledger_total(&ledger, (enum ot_tier)t);

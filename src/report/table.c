@@ -71,6 +71,7 @@ static void explain_spare(const struct ot_ledger *ledger, const char *name, doub
 /* The row of the short table that an entry belongs to, by the first of these words that its name contains. */
 static const char *group_of(const char *name) {
     static const char *const words[][2] = {{"activation", "activations"},
+                                           {"keys", "activations"},
                                            {"gradient", "gradients"},
                                            {"weight", "weights"},
                                            {"optimizer", "optimizer"}};
@@ -310,6 +311,17 @@ static int tell_chunks(const struct ot_model *model, const struct ot_plan *plan,
         ot_text_count(plan->micro_tokens, tokens), ot_text_count(ot_model_get_chunk(model), chunk));
 }
 
+static int tell_sections(const struct ot_plan *plan, char line[OT_TABLE_LINE_BYTES]) {
+    char row[OT_TEXT_BYTES], section[OT_TEXT_BYTES];
+    if (ot_plan_sections(plan) == 1)
+        return 0;
+    return snprintf(line, OT_TABLE_LINE_BYTES,
+                    "sections each row of %s tokens is %d micro-batches, of %s tokens each%s",
+                    ot_text_count(ot_plan_pass_tokens(plan), row), ot_plan_sections(plan),
+                    ot_text_count(plan->micro_tokens, section),
+                    plan->boundaries_pass ? ", and leaves the GPU after each layer" : "");
+}
+
 /* Tells which experts of a layer are copied to the GPU, if layers stream by parts. */
 static int tell_experts(const struct ot_model *model, const struct ot_plan *plan,
                         char line[OT_TABLE_LINE_BYTES]) {
@@ -368,6 +380,7 @@ static int tell_masters(enum ot_masters masters, char line[OT_TABLE_LINE_BYTES])
 int ot_report_details(const struct ot_model *model, const struct ot_plan *plan, const struct ot_options *o,
                       char lines[OT_REPORT_MOST_DETAILS][OT_TABLE_LINE_BYTES]) {
     int n = 0;
+    n += tell_sections(plan, lines[n]) > 0;
     n += tell_chunks(model, plan, lines[n]) > 0;
     n += tell_experts(model, plan, lines[n]) > 0;
     n += tell_base(model, (enum ot_base_type)o->base_type, lines[n]) > 0;

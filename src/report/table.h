@@ -59,7 +59,7 @@ void ot_report_put_kept(const struct ot_plan *plan, struct ot_json_writer *w);
 /* Writes what is particular about a plan, a line each: "chunks  each layer takes a micro-batch of 9,000
  * tokens in chunks of 4,096", then lines that begin with experts, base, state and masters. Returns their
  * number. */
-enum { OT_REPORT_MOST_DETAILS = 5 };
+enum { OT_REPORT_MOST_DETAILS = 6 };
 int ot_report_details(const struct ot_model *model, const struct ot_plan *plan, const struct ot_options *o,
                       char lines[OT_REPORT_MOST_DETAILS][OT_TABLE_LINE_BYTES]);
 /* "label smoothing 0.1, NEFTune 5"; "" if all are off. */

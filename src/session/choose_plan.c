@@ -21,6 +21,7 @@ static struct ot_plan_request make_request(const struct ot_session *s, const str
     /* Without training there is no step to divide: each rank has the micro-batch that one rank would have. */
     request.step_sequences = need->step_sequences * (need->train ? 1 : ot_shard_groups(&s->ranks.shard));
     request.micro_sequences = need->micro_sequences;
+    request.sections = need->sections;
     request.train = need->train;
     request.clip = need->clip;
     request.pass_tokens = need->cache_tokens ? 1 : 0; /* generation */
@@ -42,7 +43,7 @@ static struct ot_plan_request make_request(const struct ot_session *s, const str
  * are the least of the ranks which share their slabs. */
 static int agree(struct ot_session *s, struct ot_plan_request *request) {
     struct ot_plan *plan = &s->plan.chosen;
-    int64_t micro = plan->micro_tokens / request->sequence_tokens;
+    int64_t micro = plan->micro_tokens;
     int *const fields[] = {&plan->first_round, &plan->round_micro,
                            /* of sums that are exchanged: */
                            &plan->grad_slots[OT_SLOT_LAYER], &plan->grad_slots[OT_SLOT_EDGE],
@@ -60,7 +61,7 @@ static int agree(struct ot_session *s, struct ot_plan_request *request) {
     OT_TRY(ot_session_ranks_find_least(s, values, 1 + ROUND_FIELDS));
     OT_TRY(ot_session_ranks_find_least_of_holders(s, &plan->shard, slots, FIELDS - ROUND_FIELDS));
     if (values[0] != micro) {
-        request->micro_sequences = values[0];
+        ot_plan_force_micro(request, values[0]);
         ot_plan_free(plan);
         OT_TRY(ot_plan_make(request, plan));
     }

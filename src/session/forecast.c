@@ -79,7 +79,7 @@ static int choose_of_ranks(struct ot_session *s, struct ot_plan_request *request
     int64_t resident = is_resident(&s->plan.chosen) || request->shard.world;
     OT_TRY(ot_session_ranks_find_least(s, &resident, 1));
     if (resident)
-        request->micro_sequences = s->plan.chosen.micro_tokens / request->sequence_tokens;
+        ot_plan_force_micro(request, s->plan.chosen.micro_tokens);
     OT_TRY(ot_session_ranks_choose_plan(s, request, &s->plan.forecast.costs, result));
     s->ranks.shard = request->shard;
     return 0;
@@ -97,7 +97,7 @@ static int choose(struct ot_session *s, struct ot_plan_request *request, struct 
     if (!is_resident(&s->plan.chosen))
         return ot_planner_choose(request, &f->costs, result);
     if (ot_plan_repeated_seconds(request->chain, &s->plan.chosen, &f->costs) > 0) {
-        fixed.micro_sequences = s->plan.chosen.micro_tokens / request->sequence_tokens;
+        ot_plan_force_micro(&fixed, s->plan.chosen.micro_tokens);
         return ot_planner_choose(&fixed, &f->costs, result);
     }
     OT_TRY(ot_simulate_plan(request->chain, &s->plan.chosen, &f->costs, &result->prediction));
@@ -177,7 +177,8 @@ int ot_forecast_passes(const struct ot_chain *chain, const struct ot_plan *plan,
     for (int i = 0; i < chain->n_slabs; i++)
         read_weights += (double)chain->slabs[i].n_params * (double)ot_dtype_bytes(chain->dtype);
     *token = read_weights / costs->rates.device_bytes + busy[OT_LANE_COMPUTE];
-    *micro_batch += last_block_forward(costs, plan->micro_tokens) + busy[OT_LANE_COMPUTE];
+    *micro_batch += ot_plan_sections(plan) * last_block_forward(costs, plan->micro_tokens);
+    *micro_batch += busy[OT_LANE_COMPUTE];
     for (int l = 0; l < OT_LANE_COUNT; l++) {
         *micro_batch = fmax(*micro_batch, busy[l]);
         *token = fmax(*token, busy[l]);
@@ -396,10 +397,10 @@ int ot_session_ranks_measure(struct ot_session *s, struct ot_rates *rates, struc
 
 /* ---- the plan ---- */
 
-/* Rank 0's choice: a failure, the shard, the sequences of a micro-batch; with stages also the rounds, else
+/* Rank 0's choice: a failure, the shard, the tokens of a micro-batch; with stages also the rounds, else
  * 0. */
 struct choice {
-    int64_t rc, micro_sequences, rounds;
+    int64_t rc, micro_tokens, rounds;
     struct ot_shard shard;
 };
 
@@ -423,7 +424,7 @@ int ot_session_ranks_choose_plan(struct ot_session *s, struct ot_plan_request *r
         ot_error_save(&why, (int)choice.rc);
         choice.shard = out->forced.shard;
         choice.rounds = choice.rc >= 0 && ot_plan_has_stages(&out->plan) ? ot_plan_rounds(&out->plan) : 0;
-        choice.micro_sequences = out->plan.micro_tokens / request->sequence_tokens;
+        choice.micro_tokens = out->plan.micro_tokens;
     }
     OT_TRY(ot_comm_broadcast_host(s->ranks.comm, &choice, sizeof choice, 0));
     if (choice.rc < 0)
@@ -433,6 +434,6 @@ int ot_session_ranks_choose_plan(struct ot_session *s, struct ot_plan_request *r
     request->shard = choice.shard;
     request->rounds = choice.rounds > 0 ? (int)choice.rounds : request->rounds;
     request->weights = choice.shard.one_copy ? OT_HOME_HOST : request->weights;
-    request->micro_sequences = choice.micro_sequences;
+    ot_plan_force_micro(request, choice.micro_tokens);
     return ot_is_rank0(s) ? 0 : ot_planner_choose(request, costs, out);
 }

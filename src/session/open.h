@@ -45,6 +45,7 @@ struct ot_session_need {
     int64_t max_position; /* the number of positions that a row may have */
     int64_t sequence_tokens, step_sequences;
     int64_t micro_sequences; /* 0: the plan chooses it from the budget */
+    int sections;            /* of a sequence (offload/plan/slabs.h); 0: the plan chooses */
     bool train, clip;
     int64_t cache_tokens; /* size of the key/value cache for generation; 0: no cache */
     /* Texts that are generated side by side, and the tokens of the longest; 0: one text. Then cache_tokens is

@@ -279,6 +279,9 @@ static void let_rounds(struct ot_plan_request *rq) {
 static void let_micro(struct ot_plan_request *rq) {
     rq->micro_sequences = 0;
 }
+static void let_sections(struct ot_plan_request *rq) {
+    rq->sections = 0;
+}
 
 static void let_stages(struct ot_plan_request *rq) {
     rq->shard.stages = 0;
@@ -289,7 +292,7 @@ static const struct {
     void (*let)(struct ot_plan_request *);
 } forces[] = {{"home", let_home},           {"optimizer-engine", let_shares}, {"micro-batch", let_micro},
               {"recompute", let_recompute}, {"rounds", let_rounds},           {"slots", let_slots},
-              {"stages", let_stages}};
+              {"stages", let_stages},       {"row-sections", let_sections}};
 enum { FORCES = sizeof forces / sizeof *forces };
 
 static void try_without_forces(struct cures *c) {

@@ -372,7 +372,8 @@ int ot_references_of_model(const struct ot_session *judged, const struct ot_rows
     OT_TRY(choose_model(judged, &settings.in_effect));
     int rc = open_reference(&settings, judged, rows, &s);
     if (rc == 0)
-        rc = make_numbers(&s, rows->data, rows->seq_len, s.plan.chosen.micro_tokens / rows->seq_len,
+        rc = make_numbers(&s, rows->data, rows->seq_len,
+                          ot_plan_micro_sequences(&s.plan.chosen, rows->seq_len),
                           ot_is_rank0(&s) ? &none : NULL, &references->data);
     rc = rc < 0 ? ot_fail_context(rc, "the reference") : 0;
     ot_session_close(&s);

@@ -247,7 +247,7 @@ int ot_run_times_predict(const struct ot_run_work *work, const struct ot_chain *
     double pass, token;
     *out = (struct ot_run_times){0};
     OT_TRY(ot_forecast_passes(chain, plan, costs, &pass, &token));
-    int64_t at_once = plan->micro_tokens / work->shape->seq_len * ot_shard_ranks(&plan->shard);
+    int64_t at_once = ot_plan_micro_sequences(plan, work->shape->seq_len) * ot_shard_ranks(&plan->shard);
     out->counts = ot_calendar_count(&calendar, work->first, step_seconds);
     out->eval = (double)((work->eval_sequences + at_once - 1) / at_once) * pass;
     out->eval += answer_seconds(work, plan, pass, token, at_once);

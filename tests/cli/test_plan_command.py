@@ -250,9 +250,20 @@ class Plan(plan_test.PlanTest):
         self.assertIn("  chunks  each layer takes a micro-batch of 16,384 tokens in chunks of 4,096\n", self.succeed(*base, "16k").out)
         self.assertNotIn("chunks", self.succeed(*base, "2k", "--micro-batch", "2").out)
 
+    def test_sections_of_rows_that_do_not_fit_are_told(self):
+        base = ["plan", "--model", "tinyllama-1.1b", "--gpu", "rtx3060", "--ram", "64G", "--gpu-mem", "3G", "--rope-scaling",
+                "yarn:256", "--seq-len", "128k", "--tokens-per-step", "128k"]
+        plan = self.succeed(*base).out
+        told = re.search(r"sections each row of 131,072 tokens is (\d+) micro-batches, of ([0-9,]+) tokens each", plan)
+        self.assertEqual(int(told[1]) * int(told[2].replace(",", "")), 131072)
+        self.assertIn("1 micro-batch of 1\n", plan)
+        self.assertEqual(self.succeed(*base, "--json").json()["plan"]["row_sections"], int(told[1]))
+        self.fail_with(BUDGET, "leave out --row-sections", *base, "--row-sections", "1")
+        self.assertIn("leaves the GPU after each layer", self.succeed(*base, "--gpu-mem", "2500M").out)
+
     def test_two_options_where_one_is_not_enough(self):
-        base = ["plan", "--model", "tinyllama-1.1b", "--gpu", "rtx3060", "--gpu-mem", "2G", "--ram", "8G", "--rope-scaling", "yarn:32"]
-        rows = ["--seq-len", "64k", "--tokens-per-step", "64k"]
+        base = ["plan", "--model", "tinyllama-1.1b", "--gpu", "rtx3060", "--gpu-mem", "2G", "--ram", "8G", "--rope-scaling", "yarn:256"]
+        rows = ["--seq-len", "512k", "--tokens-per-step", "512k"]
         self.assertRegex(self.fail_with(BUDGET, "What helps: ", *base, *rows), r"What helps: --seq-len \S+ with --nvme \d+[MG]$")
         self.check_cures(base, rows)
 
