@@ -135,13 +135,14 @@ class Accesses(unittest.TestCase):
 
     def test_attention_copies_16_bytes(self):
         """cp.async.cg copies 16 bytes. Forward also stores an fp32 lse for each query, and that over spans the two numbers of
-        its softmax. The pass of the queries over spans stores sums of dbias."""
+        its softmax. The pass of the queries over spans stores sums of dbias, and the other pass of the keys sums of a section."""
         for name in ATTENTION:
             for mangled, lines in instances(name, name).items():
                 self.assertGreater(count(r"cp\.async\.cg\.shared\.global", lines), 0, mangled)
                 self.assertEqual(count(r"cp\.async\.ca", lines), 0, mangled)
                 others = count(r"st\.global", lines) - wide("st", lines)
-                has_sums = name == "attention_forward" or (name == "attention_backward_queries" and SPANS in mangled)
+                spans = SPANS in mangled
+                has_sums = name == "attention_forward" or name == f"attention_backward_{'queries' if spans else 'keys'}"
                 self.assertEqual(others, count(r"st\.global\.(?:v2\.)?f32", lines) if has_sums else 0, mangled)
 
     def test_wide_accesses(self):
