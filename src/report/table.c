@@ -312,13 +312,11 @@ static int tell_chunks(const struct ot_model *model, const struct ot_plan *plan,
 }
 
 static int tell_sections(const struct ot_plan *plan, char line[OT_TABLE_LINE_BYTES]) {
-    char row[OT_TEXT_BYTES], section[OT_TEXT_BYTES];
+    char tokens[OT_TEXT_BYTES];
     if (ot_plan_sections(plan) == 1)
         return 0;
-    return snprintf(line, OT_TABLE_LINE_BYTES,
-                    "sections each row of %s tokens is %d micro-batches, of %s tokens each%s",
-                    ot_text_count(ot_plan_pass_tokens(plan), row), ot_plan_sections(plan),
-                    ot_text_count(plan->micro_tokens, section),
+    return snprintf(line, OT_TABLE_LINE_BYTES, "sections each row is %d micro-batches, of %s tokens each%s",
+                    ot_plan_sections(plan), ot_text_count(plan->micro_tokens, tokens),
                     plan->boundaries_pass ? ", and leaves the GPU after each layer" : "");
 }
 

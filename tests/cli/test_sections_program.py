@@ -32,7 +32,7 @@ class Sections(program.ProgramTest):
 
     def test_bits_depend_on_the_sections_alone(self):
         cut = self.run_of("cut", "--row-sections", "4", "--save-every", "2", "--keep", "9")
-        self.assertIn("sections each row of 1,024 tokens is 4 micro-batches, of 256 tokens each", cut[4])
+        self.assertIn("sections each row is 4 micro-batches, of 256 tokens each", cut[4])
         self.assertEqual(cut[3]["row-sections"], 4)
         for name, more in (("host", ["--home", HOST, "--recompute", "all", "--rounds", "2"]),
                            ("stages", ["--gpus", "2", "--shard", "stages"]),
@@ -61,7 +61,7 @@ class Sections(program.ProgramTest):
         words = ["--gpu-mem", f"{int(least) - 1}M", *long]
         cut = self.run_of("fits", *words, "--steps", "2", "--save-every", "1", "--keep", "9")
         self.assertEqual(cut[3]["row-sections"], 2)
-        self.assertIn("sections each row of 8,192 tokens is 2 micro-batches, of 4,096 tokens each", cut[4])
+        self.assertIn("sections each row is 2 micro-batches, of 4,096 tokens each", cut[4])
         again = self.run_of("wide", *long, "--gpu-mem", "512M", "--steps", "2", "--resume",
                             self.path("fits/checkpoints/step-00000001"))  # the whole row would fit
         self.assertEqual((again[0], again[1]), (cut[0], cut[1][1:]))
