@@ -266,11 +266,13 @@ static int choose(const struct ot_plan_request *request, const struct ot_costs *
 /* True if half the micro-batch may be worth another search: there are few to fill the pipeline with. */
 static bool may_halve(const struct ot_plan_request *request, const struct ot_planner_result *result,
                       double limit) {
+    double micro = result->plan.max_micro, others = ot_shard_stages(&request->shard) - 1;
+    double least = result->prediction.step_seconds * micro / (micro + others); /* no stage ever waits */
     bool may = result->forced.micro_sequences > 1 ||
                ot_plan_may_choose_sections(request, 2 * ot_plan_sections(&result->plan));
     return request->micro_sequences == 0 && request->sections == 0 && may &&
            result->plan.max_micro <= FEW_MICRO * ot_shard_stages(&request->shard) &&
-           result->prediction.step_seconds * (1 - HOPE_STARTS) < limit;
+           least * (1 - HOPE_STARTS) < limit;
 }
 
 /* Each stage alone may fit in fewer rounds than all do together, since they have one micro-batch and one

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "offload/plan/build.h"
-#include "offload/predict/planner.h"
+#include "offload/predict/planner_ranks.h"
 #include "tests/offload/fake_chain.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
@@ -151,7 +151,10 @@ static void stages_cut_the_rows_that_they_have(void **state) {
     open_chain(&f);
     check_ok(ot_costs_estimate(&f.chain, &fake_rates, ROW, ROW, &costs));
     struct ot_plan_request rq = request_of(&f, ROW, 1);
-    struct ot_planner_result cut, whole;
+    struct ot_planner_result cut, whole, any;
+    rq.shard = (struct ot_shard){.ranks = RANKS, .mode = OT_SHARD_FULL};
+    check_ok(ot_planner_choose_shard(&rq, &costs, (struct ot_shard_open){.mode = true, .stages = true}, &any,
+                                     NULL));
     rq.shard = (struct ot_shard){.ranks = RANKS, .mode = OT_SHARD_STAGES, .turn_blocks = 1};
     check_ok(ot_planner_choose(&rq, &costs, &cut));
     rq.sections = 1;
@@ -159,6 +162,11 @@ static void stages_cut_the_rows_that_they_have(void **state) {
     assert_int_equal(ot_plan_sections(&whole.plan), 1);
     assert_true(ot_plan_sections(&cut.plan) >= RANKS);
     assert_true(cut.prediction.step_seconds < 0.5 * whole.prediction.step_seconds);
+    /* Other divisions come first, and are faster than whole rows in these stages. */
+    assert_int_equal(any.forced.shard.mode, OT_SHARD_STAGES);
+    assert_int_equal(ot_shard_stages(&any.forced.shard), RANKS);
+    assert_true(any.prediction.step_seconds < 1.02 * cut.prediction.step_seconds);
+    ot_plan_free(&any.plan);
     ot_plan_free(&cut.plan);
     ot_plan_free(&whole.plan);
     ot_costs_free(&costs);
