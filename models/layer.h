@@ -118,7 +118,7 @@ bool ot_layer_attention_branch(const struct ot_layer_call *call, enum ot_keep_le
 /* The branch in three parts, of which the second is of all tokens. With a cache, the first has attended. */
 bool ot_layer_compute_qkv(const struct ot_layer_call *call, enum ot_keep_level have);
 void ot_layer_attend(const struct ot_layer_call *all, enum ot_keep_level have);
-/* Of a section (offload/block.h): copies its k and v to run->row. Of whole sequences: nothing. */
+/* Copies k and v of a section (offload/block.h) to run->row. Does nothing for whole sequences. */
 void ot_layer_hand_on_keys(const struct ot_layer_call *all);
 void ot_layer_finish_attention(const struct ot_layer_call *call, enum ot_keep_level have, bool wants_mid);
 void ot_layer_mlp_branch(const struct ot_layer_call *call, enum ot_keep_level have);

@@ -51,8 +51,8 @@
  * their weights, and backward multiplies the gradients of the tokens' losses with them.
  *
  * forward and backward only enqueue ops on run->lane, and keep no state: `run` has everything that a call
- * needs. The engine may call them for any micro-batch in any order, because it orders the work itself. All
- * data that `run` points to is in device memory.
+ * needs. The engine may call them for any micro-batch in any order, but for sections, because it orders the
+ * work itself. All data that `run` points to is in device memory.
  *
  * Backward needs the block's inner activations. Forward keeps some of them, and backward computes the others
  * again from the boundary activation and the kept ones. A level says how much is kept (ot_keep_level), which

@@ -7,8 +7,10 @@
 
 #include "offload/block.h"
 
-struct ot_micro_batch { /* host memory; rows and fields as in kernels/ops.h */
-    int64_t n_tokens;   /* 1..plan.micro_tokens */
+/* Host memory; rows and fields as in kernels/ops.h. If the plan cuts sequences into sections, this is a whole
+ * sequence, and the engine cuts it. */
+struct ot_micro_batch {
+    int64_t n_tokens; /* 1..ot_plan_pass_tokens */
     const int32_t *tokens, *targets, *position, *row_start;
     /* Rows of pairs (block.h); else 0 and NULL. Both parts have a token or more. */
     int64_t n_inputs;

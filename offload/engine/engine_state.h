@@ -16,11 +16,11 @@
 /* The host's data of a step in flight. ot_engine_submit writes it before the step starts; then tasks read
  * it. */
 struct ot_engine_step {
-    int n_micro;           /* sum over all ranks */
+    int n_micro;           /* as in the input: sections of a sequence count once */
     int n_places;          /* places up to the last micro-batch of this rank */
     int64_t *micro_tokens; /* [plan.max_micro]: padded tokens of the micro-batch in each place; 0: none */
     int64_t *micro_inputs; /* [plan.max_micro]: ot_micro_batch.n_inputs of each */
-    int64_t *micro_number; /* [plan.max_micro]: its number in the step, of all ranks */
+    int64_t *micro_number; /* [plan.max_micro]: its number in the step, of all ranks, sections counted */
     int64_t *comparisons;  /* [plan.max_micro]: ot_micro_batch.n_comparisons of each */
     float grad_scale;      /* 1 / n_losses, for the device */
     double inverse_losses; /* the same in double, for the loss */

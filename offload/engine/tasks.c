@@ -122,7 +122,7 @@ static void loss_out(struct ot_engine *en, const struct ot_task *task, int64_t s
 
 /* ---- blocks ---- */
 
-/* Sections: what the sequence's calls hand on, and the place of this section's losses in those of a pass. */
+/* Fills in what the calls for a sequence's sections hand on, and the place of this section's losses. */
 static void fill_row(struct ot_engine *en, const struct ot_task *task, struct ot_block_run *run) {
     int64_t section = task->micro % ot_plan_sections(&en->plan), elems = en->chain.kv_elems;
     int64_t all = ot_plan_pass_tokens(&en->plan) * elems;

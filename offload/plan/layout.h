@@ -75,7 +75,7 @@ struct ot_layout {
      * alternate; [n_blocks - 1][places], or NULL. Stages: OT_NO_BUFFER if another rank reads it. */
     int *boundary_gpu, *boundary_host, *boundary_nvme;
     int *activation_slots; /* [plan.activation_slots], in the order in which backward may use them; without
-                            * stages some are also buffers of boundary_gpu */
+                            * stages and boundaries_pass some are also buffers of boundary_gpu */
     /* [OT_STAGE_BUFFERS] device buffers of boundary activations on their way to other ranks, or with
      * boundaries_pass to their homes; else NULL */
     int *stage_buffers;
@@ -103,8 +103,8 @@ struct ot_layout {
     /* By ot_layout_sum: homes of gradient sums between rounds, on nvme one extent per piece (slabs.h).
      * OT_NO_BUFFER: the sum has no home. */
     int *sums;
-    /* Of one sequence in sections, for a block at a time: keys and values, and the sums of their gradients,
-     * in fp32 (block.h, SECTIONS). OT_NO_BUFFER: sequences are whole. */
+    /* Keys and values of one sequence in sections, for a block at a time, and the sums of their gradients, in
+     * fp32 (block.h, SECTIONS). OT_NO_BUFFER: sequences are whole. */
     int row_keys, row_sums;
     int work, scratch, token_loss, logits;
     /* gpu, of a chain that compares (block.h), else OT_NO_BUFFER: the weights of a micro-batch's tokens, and

@@ -317,7 +317,7 @@ struct ot_plan {
     int exchange_slots[OT_SLOT_KINDS]; /* for the gradients that other ranks send */
     int state_slots;                   /* for the stream engine; one tile each */
     int activation_slots;              /* device slots for boundary activations homed elsewhere; without
-                                        * stages the first ones are buffers of forward */
+                                        * stages and boundaries_pass the first are buffers of forward */
     /* Slots on the host between nvme and the device. host_weight_slots: a slab's weights, by kind.
      * tile_slots: a tile's state, weights and gradients, before and after an update. host_grad_slots: a
      * tile's finished gradients on their way out, or a piece of a sum (slabs.h) on its way out or back.

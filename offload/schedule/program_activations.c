@@ -32,7 +32,7 @@ static void add_return(struct ot_passing *passing, int index, int micro) {
     passing->returns[passing->n_returns++] = (struct ot_return){index, micro, OT_NO_BUFFER};
 }
 
-/* What a backward visit brings back, in its order (ot_program_needs_keys). */
+/* Lists the activations that a backward visit brings back, in its order (ot_program_needs_keys). */
 static void add_returns(struct ot_program *p, const struct ot_visit *visit) {
     int block = visit->block, end = visit->first_micro + visit->n_micro;
     for (int turn = visit->first_micro; turn < end; turn++) {
@@ -47,7 +47,7 @@ static void add_returns(struct ot_program *p, const struct ot_visit *visit) {
     }
 }
 
-/* With boundaries_pass: what a visit brings back besides. */
+/* Lists what boundaries_pass brings back besides: inputs of forward, and gradients of boundaries. */
 static void add_passing(struct ot_program *p, const struct ot_visit *visit) {
     int end = visit->first_micro + visit->n_micro, last = p->chain->n_blocks - 1;
     for (int m = visit->first_micro; m < end; m++) {

@@ -422,7 +422,7 @@ void ot_program_forward(struct ot_program *p, int block, int micro, enum ot_half
         ot_program_send_kept(p, block, micro, saved);
 }
 
-/* n_micro: with stages of one micro-batch, or of the sections of one sequence. */
+/* n_micro: one, the sections of one sequence, or without stages the prompts of several texts. */
 static int make_forward(const struct ot_chain *chain, const struct ot_plan *plan,
                         const struct ot_layout *layout, enum ot_pass pass, int n_micro,
                         struct ot_schedule *out) {

@@ -21,8 +21,7 @@ void ot_program_add_keys(struct ot_program *p, struct ot_task *task) {
 }
 
 bool ot_program_needs_keys(const struct ot_program *p, int block, int turn) {
-    return p->layout->row_sums != OT_NO_BUFFER && block > 0 && block < p->chain->n_blocks - 1 &&
-           turn % ot_plan_sections(p->plan) == 0;
+    return is_section(p, block) && turn % ot_plan_sections(p->plan) == 0;
 }
 
 void ot_program_compute_keys(struct ot_program *p, int block, int first) {
@@ -45,7 +44,7 @@ void ot_program_use_keys(struct ot_program *p, struct ot_task *task, int turn) {
     int sections = ot_plan_sections(p->plan), last = turn - turn % sections + sections - 1;
     struct ot_tag keys = ot_tag(OT_CONTENT_KEYS, task->block, last, 0);
     struct ot_tag sums = ot_tag(OT_CONTENT_KEY_SUMS, task->block, turn, 0), more = sums;
-    if (p->layout->row_sums == OT_NO_BUFFER || task->block == 0 || task->block == p->chain->n_blocks - 1)
+    if (!is_section(p, task->block))
         return;
     more.micro++;
     task->keys = p->layout->row_keys;

@@ -235,8 +235,9 @@ struct ot_schedule {
 };
 
 /* Make a training step, and a forward pass over one micro-batch (for generation, for plans without training,
- * and for evaluation during training). Both are linked. Free with ot_schedule_free. Errors: OT_E_USAGE (the
- * plan has too few slots), OT_E_BUDGET (no memory). */
+ * and for evaluation during training). The forward pass evaluates all sections of a sequence. Both are
+ * linked. Free with ot_schedule_free. Errors: OT_E_USAGE (the plan has too few slots), OT_E_BUDGET (no
+ * memory). */
 int ot_schedule_make_train(const struct ot_chain *chain, const struct ot_plan *plan,
                            const struct ot_layout *layout, struct ot_schedule *out);
 /* Makes a draft of a training step, to simulate: the same tasks in the same order, in a time that grows with

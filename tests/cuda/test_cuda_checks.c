@@ -37,7 +37,7 @@ static void close_work(struct work *w) {
     ot_device_close(w->device);
 }
 
-/* What selects other code or other tiles. */
+/* The features that select other code or other tiles. */
 enum feature { NO_FEATURE, SLOPES, WINDOW, PAST, FEATURES };
 
 static void run_attention(const struct work *w, enum ot_dtype dtype, int dim, enum feature feature) {

@@ -76,7 +76,7 @@ static inline double attention_kept(const struct attention_case *c, int64_t quer
     return word < ot_dropout_least(c->drop.share) ? 0 : ot_dropout_factor(c->drop.share);
 }
 
-/* One query of one head. p[key] becomes its softmax row. Returns the log of the sum. */
+/* Computes the softmax row of one query of one head, p[key]. Returns the log of the sum. */
 static inline double attention_softmax_row(const struct attention_case *c, const double *q, const double *k,
                                            const double *sinks, int64_t query, int64_t head, double *p) {
     double max = sinks ? sinks[head] : -INFINITY, sum = 0, derivative;

@@ -413,7 +413,7 @@ static const struct {
 };
 enum { MOVES = sizeof moves / sizeof *moves };
 
-/* One bad choice in the best plan, and only it is open: a climb mends it. None is open: it tries nothing. */
+/* A climb mends the one bad choice of the best plan, if it is open. If nothing is open, it tries nothing. */
 static void check_moves(bool slow) {
     struct case_of_search c;
     struct ot_planner_result best;
