@@ -37,7 +37,7 @@ cudaError_t ot_dispatch_activation(enum ot_dtype dtype, enum ot_activation act, 
 
 /* ---- activate ---- */
 
-namespace {
+inline namespace activation_cu {
 
 template <class T, ot_activation ACT>
 struct activate {
@@ -90,7 +90,7 @@ struct softcap {
     }
 };
 
-} // namespace
+} // namespace activation_cu
 
 cudaError_t ot_cuda_softcap(const struct ot_softcap *args, const struct ot_cuda_stream *on) {
     int64_t head = ot_map_head({{args->x, 4, 0}}, 1, args->n);
@@ -127,7 +127,7 @@ cudaError_t ot_cuda_activate_backward(const struct ot_activate_backward *args,
  * pack of out.
  */
 
-namespace {
+inline namespace activation_cu {
 
 template <class T, ot_activation ACT>
 struct glu {
@@ -244,7 +244,7 @@ void join_rows(int64_t *rows, int64_t *cols, int64_t ld_in, int64_t ld_out) {
     }
 }
 
-} // namespace
+} // namespace activation_cu
 
 static cudaError_t bounded_forward(const struct ot_glu *args, const struct ot_cuda_stream *on) {
     return ot_dispatch(args->dtype, [&](auto zero) {

@@ -9,7 +9,7 @@
  */
 #include "kernels/cuda/adamw.cuh"
 
-namespace {
+inline namespace adamw_cu {
 
 template <class Master>
 struct adamw {
@@ -75,7 +75,7 @@ cudaError_t launch(const struct ot_adamw *args, const Master &master, const stru
     return ot_map(op, 1, args->n, head, on);
 }
 
-} // namespace
+} // namespace adamw_cu
 
 cudaError_t ot_cuda_adamw(const struct ot_adamw *args, const struct ot_cuda_stream *on) {
     if (args->state != OT_STATE_F32)
@@ -106,7 +106,7 @@ cudaError_t ot_cuda_adamw(const struct ot_adamw *args, const struct ot_cuda_stre
  * random word takes eight instructions, and the 8-bit codes take a second square root but no division.
  */
 
-namespace {
+inline namespace adamw_cu {
 
 /* BLOCKS: on a multiprocessor, so that a thread may have 128 registers. */
 enum { PACK = 8, THREADS = 256, BLOCKS = 2, GROUP_THREADS = OT_STATE_GROUP / PACK };
@@ -381,7 +381,7 @@ cudaError_t launch_format(const struct ot_adamw *args, const Master &master,
                   on);
 }
 
-} // namespace
+} // namespace adamw_cu
 
 cudaError_t ot_cuda_adamw_compact(const struct ot_adamw *args, const struct ot_cuda_stream *on) {
     switch (args->dtype) {

@@ -5,7 +5,7 @@
 #include "kernels/cuda/map.cuh"
 #include "kernels/cuda/scalar.cuh"
 
-namespace {
+inline namespace adamw_cuh {
 /* The numbers of a step in the form that the loop needs. Each operation here is part of the contract in
  * kernels/adamw.h. */
 struct numbers {
@@ -146,6 +146,6 @@ struct no_master {
     }
 };
 
-} // namespace
+} // namespace adamw_cuh
 
 #endif

@@ -8,7 +8,7 @@
  */
 #include "kernels/cuda/kernel.cuh"
 
-namespace {
+inline namespace compare_cu {
 
 enum { COMPARE_BLOCK = 256, COMPARE_WARPS = COMPARE_BLOCK / OT_WARP };
 
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(COMPARE_BLOCK) compare_weights(struct ot_compa
     }
 }
 
-} // namespace
+} // namespace compare_cu
 
 cudaError_t ot_cuda_compare(const struct ot_compare *args, const struct ot_cuda_stream *on) {
     if (args->n > 0) {

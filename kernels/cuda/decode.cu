@@ -17,7 +17,7 @@
  */
 #include "kernels/cuda/map.cuh"
 
-namespace {
+inline namespace decode_cu {
 
 /* ---- NF4 and MXFP4 ---- */
 
@@ -175,7 +175,7 @@ cudaError_t launch_bytes(const struct ot_decode *args, const struct ot_cuda_stre
     return ot_map(bytes<T>{codes, scales, (T *)args->out, cols}, rows, cols, packs ? 0 : cols, on);
 }
 
-} // namespace
+} // namespace decode_cu
 
 cudaError_t ot_cuda_decode(const struct ot_decode *args, const struct ot_cuda_stream *on) {
     if (ot_weight_is_plain(args->weight.format)) {

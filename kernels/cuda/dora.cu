@@ -12,7 +12,7 @@
 #include "kernels/cuda/map.cuh"
 #include "kernels/cuda/rows.cuh"
 
-namespace {
+inline namespace dora_cu {
 
 /* ---- factors ---- */
 
@@ -204,7 +204,7 @@ cudaError_t backward_spans(const struct ot_dora_backward *op, const struct ot_cu
     return cudaSuccess;
 }
 
-} // namespace
+} // namespace dora_cu
 
 cudaError_t ot_cuda_dora_factors(const struct ot_dora_factors *args, const struct ot_cuda_stream *on) {
     if (args->rows > INT32_MAX || args->cols > INT32_MAX - OT_WARP)

@@ -9,7 +9,7 @@
 #include "kernels/cuda/map.cuh"
 #include "kernels/cuda/scalar.cuh"
 
-namespace {
+inline namespace elementwise_cu {
 
 template <class T>
 struct add {
@@ -95,7 +95,7 @@ struct cast {
     }
 };
 
-} // namespace
+} // namespace elementwise_cu
 
 cudaError_t ot_cuda_add(const struct ot_add *args, const struct ot_cuda_stream *on) {
     return ot_dispatch(args->dtype, [&](auto zero) {
@@ -146,7 +146,7 @@ cudaError_t ot_cuda_cast(const struct ot_cast *args, const struct ot_cuda_stream
  * memory bandwidth is the limit.
  */
 
-namespace {
+inline namespace elementwise_cu {
 
 enum form { ALONE, ADDS, OF_DIFFERENCE };
 
@@ -187,7 +187,7 @@ cudaError_t launch(const struct ot_dropout *args, const struct ot_cuda_stream *o
                   1, n, head, on);
 }
 
-} // namespace
+} // namespace elementwise_cu
 
 cudaError_t ot_cuda_dropout(const struct ot_dropout *args, const struct ot_cuda_stream *on) {
     return ot_dispatch(args->dtype, [&](auto zero) {

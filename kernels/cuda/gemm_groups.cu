@@ -27,7 +27,7 @@
 #include "kernels/cuda/attention_tiles.cuh"
 #include "kernels/cuda/gemm_groups.cuh"
 
-namespace {
+inline namespace gemm_groups_cu {
 
 enum {
     TILE = 128, /* rows and columns of C */
@@ -248,7 +248,7 @@ cudaError_t launch_tiled(const struct ot_gemm_groups *op, const struct ot_cuda_s
                      (size_t)STAGES * 2 * OPERAND * sizeof(T), on->stream, *op, is);
 }
 
-} // namespace
+} // namespace gemm_groups_cu
 
 cudaError_t ot_cuda_gemm_groups(const struct ot_gemm_groups *args, const struct ot_cuda_stream *on) {
     if (args->experts == 0 || args->n == 0 || (args->form == OT_GROUPS_SUMS ? args->m : args->rows) == 0)
@@ -272,7 +272,7 @@ cudaError_t ot_cuda_gemm_groups(const struct ot_gemm_groups *args, const struct 
  * gemm_plain.cu. Each element is one fp32 sum in the order of k (ROWS), or of the rows of the group (SUMS).
  */
 
-namespace {
+inline namespace gemm_groups_cu {
 
 enum { PLAIN_TILE = 16, ROW = PLAIN_TILE + 1, PLAIN_THREADS = PLAIN_TILE * PLAIN_TILE };
 
@@ -320,7 +320,7 @@ cudaError_t launch_plain(const struct ot_gemm_groups *op, const struct ot_cuda_s
                      dim3(PLAIN_THREADS), 2 * PLAIN_TILE * ROW * sizeof(float), on->stream, *op);
 }
 
-} // namespace
+} // namespace gemm_groups_cu
 
 cudaError_t ot_gemm_groups_plain(const struct ot_gemm_groups *op, const struct ot_cuda_stream *on) {
     return ot_dispatch(op->dtype, [&](auto zero) {

@@ -45,7 +45,7 @@
 /* The build defines OT_HOPPER if it compiles this file for sm_90a. Otherwise gemm_groups.cu replaces it. */
 #if defined(OT_HOPPER) || defined(OT_EMU)
 
-namespace {
+inline namespace gemm_groups_hopper_cu {
 
 template <class T, class C, bool SUMS, bool TRANS_B, bool ALIGNED>
 __global__ void __launch_bounds__(HOPPER_THREADS, 1)
@@ -85,7 +85,7 @@ cudaError_t launch_aligned(const struct ot_gemm_groups *op, const struct ot_cuda
     return is_aligned(op) ? launch<T, C, true>(op, on) : launch<T, C, false>(op, on);
 }
 
-} // namespace
+} // namespace gemm_groups_hopper_cu
 
 /* Not: narrow C, most of whose tile would be waste, and k below one step. Sizes and strides must be whole
  * chunks of 8 elements. */

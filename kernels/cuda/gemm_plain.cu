@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/kernel.cuh"
 
-namespace {
+inline namespace gemm_plain_cu {
 
 enum { TILE = 16, ROW = TILE + 1, THREADS = TILE * TILE };
 
@@ -57,7 +57,7 @@ cudaError_t launch_plain(const struct ot_gemm *op, const struct ot_cuda_stream *
     return ot_launch(gemm_plain<T, C>, grid, dim3(THREADS), 2 * TILE * ROW * sizeof(float), on->stream, *op);
 }
 
-} // namespace
+} // namespace gemm_plain_cu
 
 cudaError_t ot_cuda_gemm_plain(const struct ot_gemm *op, const struct ot_cuda_stream *on) {
     return ot_dispatch(op->dtype, [&](auto zero) {
@@ -72,7 +72,7 @@ cudaError_t ot_cuda_gemm_plain(const struct ot_gemm *op, const struct ot_cuda_st
  * so one element at a time per thread is fast enough. The 32 threads of a warp still read and write whole
  * sectors. */
 
-namespace {
+inline namespace gemm_plain_cu {
 
 enum { TUNE_THREADS = 256, BLOCKS_PER_SM = 32 };
 
@@ -108,7 +108,7 @@ dim3 grid_of(int64_t n, const struct ot_cuda_stream *on) {
     return dim3((unsigned)(blocks < most ? blocks : most));
 }
 
-} /* namespace */
+} // namespace gemm_plain_cu
 
 cudaError_t ot_cuda_gemm_fill(enum ot_dtype dtype, void *to, int64_t n, uint32_t seed,
                               const struct ot_cuda_stream *on) {

@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/kernel.cuh"
 
-namespace {
+inline namespace guard_cu {
 
 enum { THREADS = 256 };
 
@@ -19,7 +19,7 @@ __global__ void guard_compare(const T *a, const T *b, int64_t n, struct ot_guard
     atomicMax(reinterpret_cast<unsigned *>(&out->magnitude), __float_as_uint(fabsf(y)));
 }
 
-} // namespace
+} // namespace guard_cu
 
 cudaError_t ot_cuda_guard_compare(enum ot_dtype dtype, const void *a, const void *b, int64_t n,
                                   struct ot_guard_distance *out, const struct ot_cuda_stream *on) {

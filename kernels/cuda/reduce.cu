@@ -20,7 +20,7 @@
 #include "kernels/cuda/kernel.cuh"
 #include "kernels/cuda/rows.cuh"
 
-namespace {
+inline namespace reduce_cu {
 
 enum {
     CHUNK = OT_REDUCE_CHUNK,
@@ -130,7 +130,7 @@ cudaError_t reduce(const struct ot_reduce *args, const struct ot_cuda_stream *on
     return cudaSuccess;
 }
 
-} // namespace
+} // namespace reduce_cu
 
 cudaError_t ot_cuda_reduce(const struct ot_reduce *args, const struct ot_cuda_stream *on) {
     return ot_dispatch(args->rounded ? args->rounded_dtype : OT_F32,
