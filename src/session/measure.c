@@ -48,6 +48,12 @@ int64_t ot_measure_widest(const struct ot_session *s) {
     return sizes[widest(s)].hidden;
 }
 
+/* Half of the host budget. A given budget may be more than the free RAM; buffers beyond that would end the
+ * program where a container has a limit. */
+static size_t most_host_bytes(const struct ot_session *s) {
+    return (size_t)ot_min((int64_t)s->machine.budget_bytes[OT_TIER_HOST], s->machine.limits.free_bytes) / 2;
+}
+
 /* Four times the last-level cache, as STREAM requires for its arrays, within the host budget. */
 static size_t choose_host_bytes(const struct ot_session *s, bool quick) {
     struct ot_topology_summary topology = {0};
@@ -56,9 +62,7 @@ static size_t choose_host_bytes(const struct ot_session *s, bool quick) {
     size_t most = (size_t)(quick ? 512 : 1024) * MIB, least = (size_t)64 * MIB;
     size_t bytes = 4 * (size_t)topology.l3_bytes;
     bytes = bytes < least ? least : ot_min(most, bytes);
-    if (bytes > s->machine.budget_bytes[OT_TIER_HOST] / 2)
-        bytes = s->machine.budget_bytes[OT_TIER_HOST] / 2;
-    return ot_max(bytes, OT_PROBE_HOST_LEAST_BYTES);
+    return ot_max(ot_min(bytes, most_host_bytes(s)), OT_PROBE_HOST_LEAST_BYTES);
 }
 
 /* ---- rows ---- */
@@ -144,7 +148,7 @@ static int measure_disks(struct measurement *m, bool quick) {
     struct ot_probe_nvme_result result;
     struct ot_probe_nvme_config config = {.store = &s->machine.store,
                                           .bytes = (size_t)(quick ? 256 : 1024) * MIB,
-                                          .memory_bytes = s->machine.budget_bytes[OT_TIER_HOST] / 2,
+                                          .memory_bytes = most_host_bytes(s),
                                           .seconds = quick ? 0.2 : 0.15,
                                           .quick = quick,
                                           .reader = {take_row, m}};
