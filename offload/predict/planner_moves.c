@@ -161,6 +161,25 @@ static int move_tiles(struct ot_search *s) {
     return taken;
 }
 
+/* Tries state on the device in the place of a slot, with larger tiles too. Either alone gains nothing: the
+ * slots leave no room for state, and fewer of them hide less. */
+static int move_state_for_slot(struct ot_search *s) {
+    const int slots = s->out->plan.weight_slots[0] - 1;
+    double gpu, stream;
+    int taken = 0, rc;
+    ot_planner_get_fractions(s, &gpu, &stream);
+    for (int larger = 1; larger <= 2 && slots > 0 && ot_planner_may_split(s) && s->given->slots == 0; larger++) {
+        struct ot_plan_request request = s->out->forced;
+        request.slots = slots;
+        request.state = s->given->state;
+        request.tile_params = s->given->tile_params ? s->given->tile_params : larger * s->out->plan.tile_params;
+        ot_planner_set_fractions(s, gpu + 0.125, stream, &request);
+        OT_TRY(rc = ot_planner_try(s, &request, 0));
+        taken += rc;
+    }
+    return taken;
+}
+
 /* ---- kept activations ---- */
 
 /* Tries other levels that blocks keep, and other fractions of the blocks without room on the device that keep
@@ -417,7 +436,10 @@ int ot_planner_climb_late(struct ot_search *s) {
         OT_TRY(taken = move_kept(s));
         taken = taken > 0 || rc > 0;
     }
-    return 0;
+    int rc = 0;
+    if (waits(s))
+        OT_TRY(rc = move_state_for_slot(s));
+    return rc > 0 ? ot_planner_climb(s) : 0;
 }
 
 /* ---- planner shake ---- */
