@@ -165,14 +165,16 @@ static int move_tiles(struct ot_search *s) {
  * slots leave no room for state, and fewer of them hide less. */
 static int move_state_for_slot(struct ot_search *s) {
     const int slots = s->out->plan.weight_slots[0] - 1;
+    bool may = slots > 0 && s->given->slots == 0 && ot_planner_may_split(s);
     double gpu, stream;
     int taken = 0, rc;
     ot_planner_get_fractions(s, &gpu, &stream);
-    for (int larger = 1; larger <= 2 && slots > 0 && ot_planner_may_split(s) && s->given->slots == 0; larger++) {
+    for (int larger = 1; larger <= 2 && may; larger++) {
         struct ot_plan_request request = s->out->forced;
         request.slots = slots;
         request.state = s->given->state;
-        request.tile_params = s->given->tile_params ? s->given->tile_params : larger * s->out->plan.tile_params;
+        if (s->given->tile_params == 0)
+            request.tile_params = larger * s->out->plan.tile_params;
         ot_planner_set_fractions(s, gpu + 0.125, stream, &request);
         OT_TRY(rc = ot_planner_try(s, &request, 0));
         taken += rc;
