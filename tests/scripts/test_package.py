@@ -121,14 +121,26 @@ class Package(program.ProgramTest):
         for path in glob.glob(self.path("one/*")):
             self.assertEqual(program.read_bytes(path), program.read_bytes(path.replace("/one/", "/two/")), path)
 
+    def test_every_card_has_an_architecture(self):
+        listed = program.run("plan", "--gpu", "list").out.split("\n\n")[0].splitlines()[1:]
+        cards = [line.split()[0] for line in listed if line.strip()]
+        self.assertGreater(len(cards), 20)
+        wanted = {"t4": "sm_75", "a100-80g": "sm_80", "a6000": "sm_86", "rtx6000ada": "sm_89", "h100-nvl": "sm_90", "b200": "sm_100",
+                  "rtxpro6000": "sm_120", "sm_103": "sm_103"}
+        for card in [*cards, *wanted]:
+            done = tool(f"{ROOT}/scripts/gpu-arch", card)
+            self.assertRegex(done.stdout, r"^sm_\d+\n$", f"{card}: {done.stderr}")
+            self.assertEqual(done.stdout.strip(), wanted.get(card, done.stdout.strip()))
+
     def test_what_is_wrong_is_said(self):
         for words, code, phrase in ((["--bild", "x"], 2, "unknown option '--bild'"), (["--out"], 2, "--out needs a value"),
+                                    (["--arch", "rtx4099"], 2, "no card has the name 'rtx4099'"),
                                     (["--build", self.path("none")], 1, "has no offload-train")):
             done = tool(f"{ROOT}/scripts/package", *words)
             self.assertEqual(done.returncode, code, done.stderr)
             self.assertIn(phrase, done.stderr)
         said = tool(f"{ROOT}/scripts/package", "--help").stdout
-        self.assertIn("scripts/package --arch sm_90", said)
+        self.assertIn("scripts/package --arch rtx4090", said)
         self.assertNotIn("pipefail", said)
 
 
