@@ -46,11 +46,10 @@ static int make_array(struct ot_packing *p, size_t n, uint32_t **out) {
     return map_zeros(p, n, &p->arrays[p->n_arrays++], out);
 }
 
-int64_t ot_split_rows(const struct ot_dataset *dataset, double fraction, uint64_t seed, bool *eval) {
+int64_t ot_split_rows(const struct ot_dataset *dataset, double fraction, int64_t most, uint64_t seed,
+                      bool *eval) {
     int64_t documents = ot_dataset_documents(dataset);
-    int64_t wanted = (int64_t)(fraction * (double)documents + 0.5);
-    if (wanted >= documents)
-        wanted = documents - 1;
+    int64_t wanted = ot_min((int64_t)(fraction * (double)documents + 0.5), ot_min(documents - 1, most));
     /* Selection sampling (Knuth, volume 2, 3.4.2, algorithm S): draws exactly `wanted`, each set equally
      * likely. */
     uint64_t stream = ot_random_stream(OT_RANDOM_SPLIT, 0, 0);

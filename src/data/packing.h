@@ -22,10 +22,11 @@
 struct ot_dataset;
 struct ot_packing;
 
-/* Draws a fraction of the documents (rounded, never all of them) for evaluation. Sets eval[i] for each row of
- * the dataset; pieces of one document stay together. The same seed and file give the same rows. Returns the
- * number of documents drawn. */
-int64_t ot_split_rows(const struct ot_dataset *dataset, double fraction, uint64_t seed, bool *eval);
+/* Draws a fraction of the documents (rounded; never all of them, and at most `most`) for evaluation. Sets
+ * eval[i] for each row of the dataset; pieces of one document stay together. The same seed and file give the
+ * same rows. Returns the number of documents drawn. */
+int64_t ot_split_rows(const struct ot_dataset *dataset, double fraction, int64_t most, uint64_t seed,
+                      bool *eval);
 
 struct ot_packing_config {
     const struct ot_dataset *dataset; /* outlives the packing */

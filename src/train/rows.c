@@ -185,12 +185,17 @@ static int mix(const struct ot_session *session, struct ot_rows *rows) {
     return ot_mixture_make(&config, rows->copies, rows->parts);
 }
 
+/* By default, of large data: the loss is known to less than a hundredth then, and an evaluation stays shorter
+ * than the training between two of them. */
+enum { MOST_EVAL_ROWS = 5000 };
+
 static int split(const struct ot_session *session, struct ot_rows *rows) {
     const struct ot_options *o = session->options;
     rows->held_out = calloc((size_t)ot_dataset_rows(rows->data), sizeof *rows->held_out);
     if (!rows->held_out)
         return ot_fail(OT_E_BUDGET, "no memory to split the rows");
-    ot_split_rows(rows->data, o->eval_fraction, (uint64_t)o->seed, rows->held_out);
+    int64_t most = ot_options_given(o, "eval-fraction") ? INT64_MAX : MOST_EVAL_ROWS;
+    ot_split_rows(rows->data, o->eval_fraction, most, (uint64_t)o->seed, rows->held_out);
     return 0;
 }
 

@@ -44,6 +44,14 @@ class Models(plan_test.PlanTest):
         self.assertAlmostEqual(run["seconds"], steps * step + run["evals"] * run["eval_seconds"] + run["sample_seconds"] + run["result_seconds"], delta=1e-6)
         self.assertRegex(text, rf"\nrun     {steps} steps · .*, with {steps + 1} evaluations of \S+")
 
+    def test_no_more_rows_are_held_out_of_large_data(self):
+        rows = self.path("many.jsonl")
+        with open(rows, "w") as file:
+            file.write("".join(json.dumps({"text": f"{i % 97}"}) + "\n" for i in range(251000)))
+        words = ["--model", "tiny-sql", "--gpu", "h200", "--data", rows, "--epochs", "1", "--tokens-per-step", "2M"]
+        for more, trained in ([], 246000), (["--eval-fraction", "2%"], 245980):
+            self.assertEqual(self.answer("plan", *words, *more)["run"]["rows"], trained)
+
     def test_tokens_are_estimated_without_the_tokenizer(self):
         """By the bytes of the rows: so many a token as tokenizers of this size have. The answer says so."""
         rows = self.path("rows.jsonl")

@@ -158,13 +158,15 @@ static void test_file_order(void **state) {
 static void test_split(void **state) {
     bool eval[ROWS], again[ROWS], other[ROWS];
     struct ot_dataset *d = load_mixture(*state, 1);
-    assert_int_equal(ot_split_rows(d, 0.02, 1, eval), ROWS / 50);
-    assert_int_equal(ot_split_rows(d, 0.02, 1, again), ROWS / 50);
+    assert_int_equal(ot_split_rows(d, 0.02, INT64_MAX, 1, eval), ROWS / 50);
+    assert_int_equal(ot_split_rows(d, 0.02, INT64_MAX, 1, again), ROWS / 50);
     assert_memory_equal(eval, again, sizeof eval);
-    assert_int_equal(ot_split_rows(d, 0.02, 2, other), ROWS / 50);
+    assert_int_equal(ot_split_rows(d, 0.02, INT64_MAX, 2, other), ROWS / 50);
     assert_memory_not_equal(eval, other, sizeof eval);
-    assert_int_equal(ot_split_rows(d, 0, 1, other), 0);
-    assert_int_equal(ot_split_rows(d, 1, 1, other), ROWS - 1); /* at least one row is left to train on */
+    assert_int_equal(ot_split_rows(d, 0.02, 3, 1, other), 3);
+    assert_int_equal(ot_split_rows(d, 0, INT64_MAX, 1, other), 0);
+    assert_int_equal(ot_split_rows(d, 1, INT64_MAX, 1, other),
+                     ROWS - 1); /* at least one row is left to train on */
     uint16_t copies[ROWS];
     for (int i = 0; i < ROWS; i++)
         copies[i] = eval[i];
@@ -213,7 +215,7 @@ static void test_split_keeps_documents(void **state) {
     put_lengths(f, lengths, 200);
     struct ot_dataset *d = load_data(f);
     assert_in_range(ot_dataset_rows(d), 1000, 2000);
-    assert_int_equal(ot_split_rows(d, 0.3, 1, eval), 60);
+    assert_int_equal(ot_split_rows(d, 0.3, INT64_MAX, 1, eval), 60);
     for (int64_t i = 1; i < ot_dataset_rows(d); i++)
         if (ot_dataset_row(d, i).document == ot_dataset_row(d, i - 1).document)
             assert_int_equal(eval[i], eval[i - 1]);
