@@ -351,7 +351,7 @@ int ot_simulate_faster(const struct ot_chain *chain, const struct ot_plan *plan,
     struct ot_layout layout;
     struct ot_schedule schedule;
     OT_TRY(ot_layout_make(chain, plan, &layout));
-    int rc = ot_schedule_make_draft(chain, plan, &layout, &schedule);
+    int rc = ot_schedule_make_draft(chain, plan, &layout, NULL, &schedule);
     if (rc >= 0) {
         struct ot_simulation simulation = {chain, plan, &layout, &schedule, costs};
         rc = simulate_within(&simulation, &schedule, limit, out);

@@ -242,10 +242,12 @@ int ot_schedule_make_train(const struct ot_chain *chain, const struct ot_plan *p
                            const struct ot_layout *layout, struct ot_schedule *out);
 /* Makes a draft of a training step, to simulate: the same tasks in the same order, in a time that grows with
  * their number and not with its square. The draft is not linked, because the least time of a step needs no
- * edges: call ot_schedule_link before it runs. Edges that other edges imply are not all removed. Errors as
- * above. */
+ * edges: call ot_schedule_link before it runs. Edges that other edges imply are not all removed. times: NULL,
+ * or the table of the plan's stages (stage_times.h). Errors as above. */
+struct ot_stage_times;
 int ot_schedule_make_draft(const struct ot_chain *chain, const struct ot_plan *plan,
-                           const struct ot_layout *layout, struct ot_schedule *out);
+                           const struct ot_layout *layout, const struct ot_stage_times *times,
+                           struct ot_schedule *out);
 /* DECODE of several micro-batches, each the prompt of one text: layer by layer, so that all prompts read
  * weights that are fetched once. */
 int ot_schedule_make_prompts(const struct ot_chain *chain, const struct ot_plan *plan,
