@@ -301,8 +301,22 @@ static void add_slots(struct ot_layout_maker *mk) {
     }
 }
 
+/* What every middle block saves at a level; 0: they differ. */
+static size_t saved_alike(const struct ot_chain *chain, enum ot_keep_level level, int64_t micro_tokens) {
+    size_t saved = 0;
+    for (int b = 1; b < chain->n_blocks - 1; b++) {
+        size_t bytes = chain->saved_bytes(chain->context, b, level, micro_tokens);
+        if (b > 1 && bytes != saved)
+            return 0;
+        saved = bytes;
+    }
+    return saved;
+}
+
 struct ot_workspace ot_plan_workspace(const struct ot_chain *chain, int64_t micro_tokens) {
     struct ot_workspace most = {.tokens = micro_tokens};
+    for (enum ot_keep_level l = 0; l < OT_KEEP_LEVELS; l++)
+        most.saved[l] = saved_alike(chain, l, micro_tokens);
     for (int b = 0; b < chain->n_blocks; b++) {
         bool edge = b == 0 || b == chain->n_blocks - 1;
         most.scratch = ot_max(most.scratch, chain->scratch_bytes(chain->context, b, micro_tokens));
@@ -312,6 +326,14 @@ struct ot_workspace ot_plan_workspace(const struct ot_chain *chain, int64_t micr
         }
     }
     return most;
+}
+
+size_t ot_plan_saved_bytes(const struct ot_chain *chain, const struct ot_plan *plan, int block,
+                           enum ot_keep_level level) {
+    const struct ot_workspace *space = &plan->workspace;
+    return space->tokens == plan->micro_tokens && space->saved[level] > 0
+               ? space->saved[level]
+               : chain->saved_bytes(chain->context, block, level, plan->micro_tokens);
 }
 
 /* The most work of a block of this plan. */

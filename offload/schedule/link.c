@@ -181,14 +181,23 @@ static int descending(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* Most tasks have a few candidates, for which qsort's calls cost more than the order. */
+/* Most tasks have a few candidates, for which qsort's calls cost more than the order. Many candidates begin
+ * with the writers of tiles, in rising order. */
 static void sort_descending(int *values, int n) {
     enum { FEW = 16 };
-    if (n > FEW) {
+    int sorted = 1;
+    while (sorted < n && values[sorted - 1] < values[sorted])
+        sorted++;
+    for (int i = 0; i < sorted / 2; i++) {
+        int value = values[i];
+        values[i] = values[sorted - 1 - i];
+        values[sorted - 1 - i] = value;
+    }
+    if (n - sorted > FEW) {
         qsort(values, (size_t)n, sizeof *values, descending);
         return;
     }
-    for (int i = 1; i < n; i++) {
+    for (int i = sorted; i < n; i++) {
         int value = values[i], at = i;
         for (; at > 0 && values[at - 1] < value; at--)
             values[at] = values[at - 1];
@@ -251,6 +260,7 @@ static int link_on_host(struct linker *lk, const struct ot_access *a, int step, 
 
 static int link_step(struct linker *lk, int step, int lane_last[OT_LANE_COUNT]) {
     int n = lk->schedule->n_tasks;
+    bool collects = !lk->schedule->is_draft || step == lk->steps - 1;
     for (int i = 0; i < n; i++) {
         struct ot_task *task = &lk->schedule->tasks[i];
         int node = step * n + i;
@@ -264,11 +274,12 @@ static int link_step(struct linker *lk, int step, int lane_last[OT_LANE_COUNT]) 
         if (ot_lane_is_device(task->lane) && lane_last[task->lane] >= 0)
             add_ancestor(lk, node, lane_last[task->lane]); /* the lane itself keeps this order: no edge */
         lane_last[task->lane] = node;
-        for (int a = 0; a < task->n_accesses; a++)
+        for (int a = 0; a < task->n_accesses && collects; a++)
             OT_TRY(link_on_host(lk, &task->accesses[a], step, node));
-        for (int a = 0; a < task->n_accesses; a++)
+        for (int a = 0; a < task->n_accesses && collects; a++)
             OT_TRY(collect(lk, &task->accesses[a], step, node));
-        OT_TRY(reduce(lk, node, step));
+        if (collects)
+            OT_TRY(reduce(lk, node, step));
         for (int a = 0; a < task->n_accesses; a++)
             OT_TRY(record(lk, &task->accesses[a], step, node));
     }
