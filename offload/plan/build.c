@@ -219,11 +219,6 @@ static void set_fields(const struct ot_plan_request *rq, const struct ot_candida
     set_nvme_slots(chain, c, needs.host, plan);
 }
 
-int ot_candidate_build(const struct ot_plan_request *rq, const struct ot_candidate *c, struct ot_plan *plan) {
-    set_fields(rq, c, plan);
-    return ot_plan_finish(rq->chain, plan);
-}
-
 /* ---- what was measured before ---- */
 
 uint64_t ot_plan_print(const struct ot_plan *p) {
@@ -270,6 +265,20 @@ void ot_plan_memo_close(struct ot_plan_memo *memo) {
     free(memo);
 }
 
+static int finish(const struct ot_plan_request *rq, struct ot_plan *plan) {
+    if (rq->memo && rq->memo->workspace.tokens == plan->micro_tokens)
+        plan->workspace = rq->memo->workspace;
+    OT_TRY(ot_plan_finish(rq->chain, plan));
+    if (rq->memo)
+        rq->memo->workspace = plan->workspace;
+    return 0;
+}
+
+int ot_candidate_build(const struct ot_plan_request *rq, const struct ot_candidate *c, struct ot_plan *plan) {
+    set_fields(rq, c, plan);
+    return finish(rq, plan);
+}
+
 int ot_candidate_measure(const struct ot_plan_request *rq, const struct ot_candidate *c, struct ot_plan *plan,
                          size_t bytes[OT_TIER_COUNT]) {
     set_fields(rq, c, plan);
@@ -279,13 +288,10 @@ int ot_candidate_measure(const struct ot_plan_request *rq, const struct ot_candi
         memcpy(bytes, rq->memo->places[place].bytes, sizeof rq->memo->places[place].bytes);
         return 0;
     }
-    if (rq->memo && rq->memo->workspace.tokens == plan->micro_tokens)
-        plan->workspace = rq->memo->workspace;
-    OT_TRY(ot_plan_finish(rq->chain, plan));
+    OT_TRY(finish(rq, plan));
     for (int t = 0; t < OT_TIER_COUNT; t++)
         bytes[t] = ot_ledger_total(&plan->ledger, (enum ot_tier)t);
     if (rq->memo) {
-        rq->memo->workspace = plan->workspace;
         rq->memo->places[place].print = print;
         memcpy(rq->memo->places[place].bytes, bytes, sizeof rq->memo->places[place].bytes);
     }

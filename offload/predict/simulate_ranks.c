@@ -21,7 +21,8 @@ struct member {
     struct ot_simulation simulation; /* sim points to it */
     struct sim sim;
     bool has_layout, has_schedule, has_sim;
-    double wait; /* from the rank's time to the end of its next task */
+    double wait;  /* from the rank's time to the end of its next task */
+    double until; /* when the transfer begins for which the rank waits; INFINITY: not known, or none */
     /* The tasks of the comm lane to which the rank has come, counted from step 0; and whether it waits for
      * another rank at the last of them. */
     int64_t at;
@@ -195,7 +196,7 @@ static int wake(struct pipeline *p, double now) {
 
 /* The time of the rank's next event: a task ends, or what it receives arrives. */
 static double next_event(const struct member *m) {
-    return ot_min(m->sim.now + m->wait, ot_max(waits_until(m), m->sim.now));
+    return ot_min(m->sim.now + m->wait, ot_max(m->until, m->sim.now));
 }
 
 /* The rank with the next event; NULL: every rank has decided the last step. */
@@ -215,16 +216,28 @@ static struct member *find_next(struct pipeline *p) {
     return done ? NULL : next;
 }
 
+static void note_waits(struct pipeline *p) {
+    for (int r = 0; r < p->ranks; r++)
+        p->members[r].until = waits_until(&p->members[r]);
+}
+
 /* Runs until every rank has decided the last step, or until it is clear that a step takes `limit`. */
 static int run(struct pipeline *p, double limit) {
     struct member *m;
     for (int r = 0; r < p->ranks; r++)
         begin(&p->members[r]);
     OT_TRY(wake(p, 0));
+    note_waits(p);
     while ((m = find_next(p)) && !ot_sim_is_hopeless(&m->sim, limit)) {
-        OT_TRY(ot_sim_advance(&m->sim, ot_min(ot_max(waits_until(m) - m->sim.now, 0.0), m->wait)));
-        if (begin(m))
+        bool was_delayed = m->is_delayed;
+        OT_TRY(ot_sim_advance(&m->sim, ot_min(ot_max(m->until - m->sim.now, 0.0), m->wait)));
+        bool has_come = begin(m);
+        if (has_come)
             OT_TRY(wake(p, m->sim.now));
+        if (has_come || was_delayed) /* what others may wait for has changed */
+            note_waits(p);
+        else
+            m->until = waits_until(m);
     }
     return 0;
 }

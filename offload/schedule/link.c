@@ -80,9 +80,8 @@ static void add_ancestor(struct linker *lk, int node, int before) {
         return;
     }
     enum ot_lane_id lane = lk->lanes[before];
-    for (int l = 0; l < OT_LANE_CPU; l++)
-        if (lk->clocks[before][l] > lk->clocks[node][l])
-            lk->clocks[node][l] = lk->clocks[before][l];
+    for (int l = 0; l < OT_LANE_CPU; l++) /* a vector */
+        lk->clocks[node][l] = ot_max(lk->clocks[before][l], lk->clocks[node][l]);
     if (ot_lane_is_device(lane) && lk->places[before] > lk->clocks[node][lane])
         lk->clocks[node][lane] = lk->places[before];
 }
