@@ -25,6 +25,7 @@ struct ot_layout_maker {
      * return OT_NO_BUFFER or NULL without an error. */
     struct ot_ledger *sizes;
     int entry; /* the entry of `sizes` that the buffer before belongs to */
+    int alike; /* `sizes`: each buffer counts as so many */
     int capacity, extent_capacity;
     int rc;
 };

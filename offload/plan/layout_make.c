@@ -181,6 +181,19 @@ static void add_slab(struct ot_layout_maker *mk, int s) {
         add_training(mk, s);
 }
 
+/* How many slabs from s on are layers of the same size in the same homes, and so have the same buffers. */
+static int count_alike(const struct ot_layout_maker *mk, int s) {
+    const struct ot_slab_spec *spec = &mk->chain->slabs[s];
+    const struct ot_slab_plan *plan = &mk->plan->slabs[s];
+    int n = 1;
+    for (; s + n < mk->chain->n_slabs && !spec->edge && !spec->shared; n++)
+        if (spec[n].edge || spec[n].shared || spec[n].n_params != spec->n_params ||
+            spec[n].frozen != spec->frozen || spec[n].encoded_bytes != spec->encoded_bytes ||
+            memcmp(&plan[n], plan, sizeof *plan) != 0)
+            break;
+    return n;
+}
+
 /* Parameters of the largest tile among n parameters. */
 static int64_t largest_tile(const struct ot_layout_maker *mk, int64_t n) {
     return ot_min(n, mk->plan->tile_params);
@@ -456,13 +469,16 @@ static void add_step_buffers(struct ot_layout_maker *mk) {
 
 static int make(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_ledger *sizes,
                 struct ot_layout *out) {
-    struct ot_layout_maker mk = {.chain = chain, .plan = plan, .layout = out, .sizes = sizes};
+    struct ot_layout_maker mk = {.chain = chain, .plan = plan, .layout = out, .sizes = sizes, .alike = 1};
     memset(out, 0, sizeof *out);
     out->slabs = calloc((size_t)chain->n_slabs, sizeof *out->slabs);
     if (!out->slabs)
         return ot_fail(OT_E_BUDGET, "no memory for the plan of %d slabs", chain->n_slabs);
-    for (int s = 0; s < chain->n_slabs; s++)
+    for (int s = 0; s < chain->n_slabs; s += mk.alike) {
+        mk.alike = sizes ? count_alike(&mk, s) : 1;
         add_slab(&mk, s);
+    }
+    mk.alike = 1;
     add_sums(&mk);
     out->idle_offset = out->tier_bytes[OT_TIER_GPU];
     add_slots(&mk);
