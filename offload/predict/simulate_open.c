@@ -56,11 +56,11 @@ static int find_shadows(struct sim *sim) {
         filled[f] = -1;
     sim->decision = -1;
     for (int i = 0; i < s->n_tasks; i++) {
-        const struct ot_task *task = &s->tasks[i];
-        if (task->kind == OT_TASK_UPDATE_CPU && task->frame >= 0)
-            sim->tasks[i].shadow = filled[task->frame];
+        struct sim_task *task = &sim->tasks[i];
+        if (task->kind == OT_TASK_UPDATE_CPU && s->tasks[i].frame >= 0)
+            task->shadow = filled[s->tasks[i].frame];
         if (task->kind == OT_TASK_SHADOW)
-            filled[task->frame] = i;
+            filled[s->tasks[i].frame] = i;
         if (task->kind == OT_TASK_DECIDE) {
             sim->decision = i;
             sim->n_decisions++;

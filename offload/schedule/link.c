@@ -285,19 +285,18 @@ static int link_step(struct linker *lk, int step, int lane_last[OT_LANE_COUNT]) 
     return 0;
 }
 
-static int build_lanes(struct ot_schedule *schedule) {
+/* lanes: [n_tasks]. */
+static int build_lanes(struct ot_schedule *schedule, const uint8_t *lanes) {
     for (int i = 0; i < schedule->n_tasks; i++)
-        schedule->lane_count[schedule->tasks[i].lane]++;
+        schedule->lane_count[lanes[i]]++;
     for (int l = 0; l < OT_LANE_COUNT; l++) {
         schedule->lane_tasks[l] = malloc(((size_t)schedule->lane_count[l] + 1) * sizeof(int));
         if (!schedule->lane_tasks[l])
             return ot_fail(OT_E_BUDGET, "no memory for the lanes of the schedule");
         schedule->lane_count[l] = 0;
     }
-    for (int i = 0; i < schedule->n_tasks; i++) {
-        enum ot_lane_id l = schedule->tasks[i].lane;
-        schedule->lane_tasks[l][schedule->lane_count[l]++] = i;
-    }
+    for (int i = 0; i < schedule->n_tasks; i++)
+        schedule->lane_tasks[lanes[i]][schedule->lane_count[lanes[i]]++] = i;
     return 0;
 }
 
@@ -320,15 +319,14 @@ static void mark_signals(struct ot_schedule *schedule) {
 }
 
 static int open_ancestors(struct linker *lk) {
-    size_t nodes = (size_t)lk->steps * (size_t)lk->schedule->n_tasks;
+    size_t n = (size_t)lk->schedule->n_tasks, nodes = (size_t)lk->steps * n;
     lk->seen = malloc((nodes + 1) * sizeof *lk->seen);
     lk->lanes = malloc(nodes + 1);
     if (!lk->seen || !lk->lanes)
         return ot_fail(OT_E_BUDGET, "no memory to order the schedule");
-    for (size_t i = 0; i < nodes; i++) {
-        lk->seen[i] = -1;
-        lk->lanes[i] = (uint8_t)lk->schedule->tasks[i % (size_t)lk->schedule->n_tasks].lane;
-    }
+    memset(lk->seen, 0xff, nodes * sizeof *lk->seen);
+    for (size_t i = 0; i < nodes; i++)
+        lk->lanes[i] = i < n ? (uint8_t)lk->schedule->tasks[i].lane : lk->lanes[i - n];
     if (!lk->schedule->is_draft)
         return ot_reach_open(&lk->reach, (int)nodes);
     lk->places = calloc(nodes + 1, sizeof *lk->places);
@@ -372,13 +370,14 @@ int ot_schedule_link(struct ot_schedule *schedule, const struct ot_layout *layou
     int rc = 0, lane_last[OT_LANE_COUNT];
     for (int l = 0; l < OT_LANE_COUNT; l++)
         lane_last[l] = -1;
-    OT_TRY_GOTO(build_lanes(schedule), rc, out);
     OT_TRY_GOTO(open_ancestors(&lk), rc, out);
+    OT_TRY_GOTO(build_lanes(schedule, lk.lanes), rc, out);
     OT_TRY_GOTO(open_buffers(&lk), rc, out);
     for (int step = 0; step < lk.steps; step++)
         OT_TRY_GOTO(link_step(&lk, step, lane_last), rc, out);
     find_deps(schedule);
-    mark_signals(schedule);
+    if (!schedule->is_draft)
+        mark_signals(schedule);
 out:
     close_buffers(&lk);
     free(lk.candidates);

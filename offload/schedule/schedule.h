@@ -205,7 +205,7 @@ struct ot_task {
     int first_transfer, n_transfers; /* TRANSFER: its halves in the schedule */
     int n_deps;
     struct ot_dep *deps;
-    /* Set by ot_schedule_link. */
+    /* Set by ot_schedule_link, but not in a draft. */
     bool needs_event;           /* a task of another device lane waits for it */
     bool needs_notify;          /* a host task waits for it, or it is the last of its lane */
     int n_accesses;             /* at most OT_TASK_MAX_ACCESSES */
