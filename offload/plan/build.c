@@ -90,8 +90,7 @@ static int most_uses(const struct ot_chain *chain, enum ot_slot_kind kind) {
 }
 
 static void set_slots(const struct ot_chain *chain, const struct ot_plan_request *rq,
-                      const struct ot_candidate *c, const struct ot_slot_needs *needs,
-                      struct ot_plan *plan) {
+                      const struct ot_candidate *c, const struct ot_slot_needs *needs, struct ot_plan *plan) {
     for (enum ot_slot_kind k = 0; k < OT_SLOT_KINDS; k++) {
         bool edge = ot_slot_kind_is_edge(k), tied = edge && ot_chain_is_tied(chain, k);
         bool grads = needs->grads >> k & 1, moves = needs->moved >> k & 1;

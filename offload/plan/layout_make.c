@@ -181,8 +181,8 @@ static void add_slab(struct ot_layout_maker *mk, int s) {
         add_training(mk, s);
 }
 
-/* How many slabs from s on are layers of the same size in the same homes, and so have the same buffers. */
-static int count_alike(const struct ot_layout_maker *mk, int s) {
+/* How many slabs after s are layers of the same size in the same homes, and so have the same buffers. */
+static int count_others(const struct ot_layout_maker *mk, int s) {
     const struct ot_slab_spec *spec = &mk->chain->slabs[s];
     const struct ot_slab_plan *plan = &mk->plan->slabs[s];
     int n = 1;
@@ -191,7 +191,7 @@ static int count_alike(const struct ot_layout_maker *mk, int s) {
             spec[n].frozen != spec->frozen || spec[n].encoded_bytes != spec->encoded_bytes ||
             memcmp(&plan[n], plan, sizeof *plan) != 0)
             break;
-    return n;
+    return n - 1;
 }
 
 /* Parameters of the largest tile among n parameters. */
@@ -469,16 +469,16 @@ static void add_step_buffers(struct ot_layout_maker *mk) {
 
 static int make(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_ledger *sizes,
                 struct ot_layout *out) {
-    struct ot_layout_maker mk = {.chain = chain, .plan = plan, .layout = out, .sizes = sizes, .alike = 1};
+    struct ot_layout_maker mk = {.chain = chain, .plan = plan, .layout = out, .sizes = sizes};
     memset(out, 0, sizeof *out);
     out->slabs = calloc((size_t)chain->n_slabs, sizeof *out->slabs);
     if (!out->slabs)
         return ot_fail(OT_E_BUDGET, "no memory for the plan of %d slabs", chain->n_slabs);
-    for (int s = 0; s < chain->n_slabs; s += mk.alike) {
-        mk.alike = sizes ? count_alike(&mk, s) : 1;
+    for (int s = 0; s < chain->n_slabs; s += 1 + mk.others) {
+        mk.others = sizes ? count_others(&mk, s) : 0;
         add_slab(&mk, s);
     }
-    mk.alike = 1;
+    mk.others = 0;
     add_sums(&mk);
     out->idle_offset = out->tier_bytes[OT_TIER_GPU];
     add_slots(&mk);

@@ -30,7 +30,7 @@ struct buffer {
     struct history whole;
     struct tile {
         struct history history;
-        int since; /* the writer of the whole buffer that the history begins with */
+        int since; /* the history begins with the writer of the whole buffer: its node + 2; 0: none yet */
     } * tiles;
     int n_tiles;
     int n_writes;          /* the writes of tiles since the last write of the whole buffer */
@@ -113,9 +113,9 @@ static void begin_history(struct history *history, int writer) {
 /* The history of a tile since the last write of its whole buffer. */
 static struct history *tile_history(struct buffer *buffer, int t) {
     struct tile *tile = &buffer->tiles[t];
-    if (tile->since != buffer->whole.writer)
+    if (tile->since != buffer->whole.writer + 2)
         begin_history(&tile->history, -1);
-    tile->since = buffer->whole.writer;
+    tile->since = buffer->whole.writer + 2;
     return &tile->history;
 }
 
@@ -342,10 +342,6 @@ static int open_buffers(struct linker *lk) {
     lk->tiles = calloc((size_t)lk->n_tiles + 1, sizeof *lk->tiles);
     if (!lk->buffers || !lk->tiles)
         return ot_fail(OT_E_BUDGET, "no memory to order the schedule");
-    for (int t = 0; t < lk->n_tiles; t++) {
-        lk->tiles[t].since = -1;
-        begin_history(&lk->tiles[t].history, -1);
-    }
     struct tile *next = lk->tiles;
     for (int b = 0; b < layout->n_buffers; b++) {
         lk->buffers[b].tiles = next;
