@@ -186,7 +186,7 @@ struct ot_task {
     enum ot_task_kind kind;
     enum ot_lane_id lane;
     int block, slab, micro, tile; /* -1: none */
-    int deadline;                 /* host lanes: smaller first; equal ones in listed order */
+    int deadline;                 /* host lanes: -1, or a slab; smaller first, equal ones in listed order */
     struct ot_tile_span span;     /* the part of the slab that it moves or updates */
     /* BACKWARD: overwrites the gradient sums (ot_block_run.first). FORWARD, the first half: the first choice
      * of its round */
