@@ -90,21 +90,16 @@ static int most_uses(const struct ot_chain *chain, enum ot_slot_kind kind) {
 }
 
 static void set_slots(const struct ot_chain *chain, const struct ot_plan_request *rq,
-                      const struct ot_candidate *c, struct ot_plan *plan) {
-    unsigned grads_pass = ot_plan_kinds(chain, plan, ot_plan_passes_grads);
-    unsigned grads_move = ot_plan_kinds(chain, plan, ot_plan_moves_grads);
-    unsigned plain = ot_plan_kinds(chain, plan, ot_plan_streams_plain);
-    unsigned decodes = ot_plan_kinds(chain, plan, ot_plan_decodes);
-    unsigned encoded = ot_plan_kinds(chain, plan, ot_plan_streams_encoded);
+                      const struct ot_candidate *c, const struct ot_slot_needs *needs, struct ot_plan *plan) {
     for (enum ot_slot_kind k = 0; k < OT_SLOT_KINDS; k++) {
         bool edge = ot_slot_kind_is_edge(k), tied = edge && ot_chain_is_tied(chain, k);
-        bool grads = grads_pass >> k & 1, moves = grads_move >> k & 1;
+        bool grads = needs->grads >> k & 1, moves = needs->moved >> k & 1;
         int needed = edge ? 1 + tied : 1; /* a tied head works with two edge slabs at once */
         int wanted = edge && !rq->slots ? needed : c->slots;
         wanted = ot_max(wanted, needed);
-        bool streamed = plain >> k & 1, decoded = decodes >> k & 1;
+        bool streamed = needs->plain >> k & 1, decoded = needs->decoded >> k & 1;
         plan->weight_slots[k] = streamed ? wanted : decoded ? needed : 0;
-        plan->encoded_slots[k] = encoded >> k & 1 ? wanted : 0;
+        plan->encoded_slots[k] = needs->encoded >> k & 1 ? wanted : 0;
         /* The gradients of two layers are in flight, and of one edge slab. A tied head works with two edge
          * slabs at once, and a tied slab needs a buffer for each of its two uses. Each block at work needs
          * all depths of its tree. */
@@ -124,10 +119,10 @@ static void set_slots(const struct ot_chain *chain, const struct ot_plan_request
 
 /* Sets the host slots of data on nvme. There is one slot more than on the device, so that a read is under way
  * while the slab before it is copied. There are no more slots than data to pass. */
-static void set_nvme_slots(const struct ot_chain *chain, const struct ot_candidate *c, struct ot_plan *plan) {
-    unsigned kinds = ot_plan_kinds(chain, plan, ot_plan_passes_host);
+static void set_nvme_slots(const struct ot_chain *chain, const struct ot_candidate *c, unsigned host,
+                           struct ot_plan *plan) {
     for (enum ot_slot_kind k = 0; k < OT_SLOT_KINDS; k++) {
-        bool passes = kinds >> k & 1;
+        bool passes = host >> k & 1;
         int wanted = ot_slot_kind_is_edge(k) || c->slots == 1 ? 1 : c->slots + 1;
         plan->host_weight_slots[k] = !passes ? 0 : ot_min(wanted, OT_PLAN_MAX_SLOTS);
     }
@@ -218,13 +213,9 @@ static void set_fields(const struct ot_plan_request *rq, const struct ot_candida
     bool leave = rq->train && plan->activations != OT_HOME_GPU;
     plan->activation_slots = leave ? c->slots : 0;
     plan->boundaries_pass = leave && rq->boundaries_pass;
-    set_slots(chain, rq, c, plan);
-    set_nvme_slots(chain, c, plan);
-}
-
-int ot_candidate_build(const struct ot_plan_request *rq, const struct ot_candidate *c, struct ot_plan *plan) {
-    set_fields(rq, c, plan);
-    return ot_plan_finish(rq->chain, plan);
+    struct ot_slot_needs needs = ot_plan_slot_needs(chain, plan);
+    set_slots(chain, rq, c, &needs, plan);
+    set_nvme_slots(chain, c, needs.host, plan);
 }
 
 /* ---- what was measured before ---- */
@@ -262,6 +253,7 @@ struct ot_plan_memo {
         uint64_t print; /* 0: free */
         size_t bytes[OT_TIER_COUNT];
     } places[MEMO_PLACES];
+    struct ot_workspace workspace; /* of the last plan */
 };
 
 struct ot_plan_memo *ot_plan_memo_open(void) {
@@ -270,6 +262,20 @@ struct ot_plan_memo *ot_plan_memo_open(void) {
 
 void ot_plan_memo_close(struct ot_plan_memo *memo) {
     free(memo);
+}
+
+static int finish(const struct ot_plan_request *rq, struct ot_plan *plan) {
+    if (rq->memo && rq->memo->workspace.tokens == plan->micro_tokens)
+        plan->workspace = rq->memo->workspace;
+    OT_TRY(ot_plan_finish(rq->chain, plan));
+    if (rq->memo)
+        rq->memo->workspace = plan->workspace;
+    return 0;
+}
+
+int ot_candidate_build(const struct ot_plan_request *rq, const struct ot_candidate *c, struct ot_plan *plan) {
+    set_fields(rq, c, plan);
+    return finish(rq, plan);
 }
 
 int ot_candidate_measure(const struct ot_plan_request *rq, const struct ot_candidate *c, struct ot_plan *plan,
@@ -281,7 +287,7 @@ int ot_candidate_measure(const struct ot_plan_request *rq, const struct ot_candi
         memcpy(bytes, rq->memo->places[place].bytes, sizeof rq->memo->places[place].bytes);
         return 0;
     }
-    OT_TRY(ot_plan_finish(rq->chain, plan));
+    OT_TRY(finish(rq, plan));
     for (int t = 0; t < OT_TIER_COUNT; t++)
         bytes[t] = ot_ledger_total(&plan->ledger, (enum ot_tier)t);
     if (rq->memo) {

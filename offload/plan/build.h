@@ -76,20 +76,16 @@ bool ot_plan_streams_state(const struct ot_plan *plan);
 bool ot_chain_is_tied(const struct ot_chain *chain, enum ot_slot_kind kind);
 int ot_chain_most_micro(const struct ot_chain *chain);
 
-/* The kinds of slots for which the test holds for some slab: bit k is kind k. */
-unsigned ot_plan_kinds(const struct ot_chain *chain, const struct ot_plan *plan,
-                       bool (*test)(const struct ot_chain *, const struct ot_plan *, int));
-/* Tests for ot_plan_kinds. Blocks use the weights in a weight slot: because they are streamed without
- * encoding, or because they are decoded into it. Encoded weights pass through an encoded slot. Weights pass
- * through a host slot; gradients accumulate in a gradient slot; gradients are finished elsewhere than in
- * their sum. */
-bool ot_plan_passes_weights(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
-bool ot_plan_streams_plain(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
-bool ot_plan_streams_encoded(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
-bool ot_plan_decodes(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
-bool ot_plan_passes_host(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
-bool ot_plan_passes_grads(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
-bool ot_plan_moves_grads(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+/* The kinds of slots that the slabs of this rank need: bit k is kind k. */
+struct ot_slot_needs {
+    unsigned plain;   /* weights stream through a weight slot without encoding */
+    unsigned encoded; /* encoded weights stream through an encoded slot */
+    unsigned decoded; /* encoded weights are decoded into a weight slot */
+    unsigned host;    /* weights pass through a host slot */
+    unsigned grads;   /* gradients accumulate in a gradient slot */
+    unsigned moved;   /* gradients are finished elsewhere than in their sum */
+};
+struct ot_slot_needs ot_plan_slot_needs(const struct ot_chain *chain, const struct ot_plan *plan);
 
 /* The most tiles in all: each tile is a task, and checking the order of n tasks takes n^2 / 2 bytes. The
  * tiles of a 70B model grow to 17 Mi parameters, still fifty in a layer. */

@@ -10,45 +10,24 @@
  * pass is two to four tasks. Checking the order of these tasks takes 0.5 to 2 GB. */
 enum { MOST_PASSES = 1 << 14 };
 
-unsigned ot_plan_kinds(const struct ot_chain *chain, const struct ot_plan *plan,
-                       bool (*test)(const struct ot_chain *, const struct ot_plan *, int)) {
-    unsigned kinds = 0;
+struct ot_slot_needs ot_plan_slot_needs(const struct ot_chain *chain, const struct ot_plan *plan) {
+    struct ot_slot_needs needs = {0};
     for (int s = 0; s < chain->n_slabs; s++) {
         unsigned kind = 1u << ot_slab_slot_kind(chain, s);
-        if (!(kinds & kind) && ot_slab_is_here(chain, plan, s) && test(chain, plan, s))
-            kinds |= kind;
+        if (!ot_slab_is_here(chain, plan, s))
+            continue;
+        bool streamed = ot_slab_is_streamed(plan, s), encoded = ot_slab_is_encoded(chain, s);
+        needs.plain |= streamed && !encoded ? kind : 0;
+        needs.encoded |= streamed && encoded ? kind : 0;
+        needs.decoded |= encoded ? kind : 0;
+        needs.host |= ot_slab_weights_pass(plan, s) ? kind : 0;
+        if (!plan->train || chain->slabs[s].frozen || needs.grads & kind ||
+            ot_slab_grad_in_place(chain, plan, s))
+            continue;
+        needs.moved |= kind;
+        needs.grads |= ot_slab_sum_stays(chain, plan, s) ? 0 : kind;
     }
-    return kinds;
-}
-
-bool ot_plan_decodes(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    (void)plan;
-    return ot_slab_is_encoded(chain, slab);
-}
-
-bool ot_plan_streams_plain(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    return ot_slab_is_streamed(plan, slab) && !ot_slab_is_encoded(chain, slab);
-}
-
-bool ot_plan_streams_encoded(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    return ot_slab_is_streamed(plan, slab) && ot_slab_is_encoded(chain, slab);
-}
-
-bool ot_plan_passes_weights(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    return ot_slab_is_streamed(plan, slab) || ot_slab_is_encoded(chain, slab);
-}
-
-bool ot_plan_passes_host(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    (void)chain;
-    return ot_slab_weights_pass(plan, slab);
-}
-
-bool ot_plan_moves_grads(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    return plan->train && !chain->slabs[slab].frozen && !ot_slab_grad_in_place(chain, plan, slab);
-}
-
-bool ot_plan_passes_grads(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    return ot_plan_moves_grads(chain, plan, slab) && !ot_slab_sum_stays(chain, plan, slab);
+    return needs;
 }
 
 bool ot_plan_streams_state(const struct ot_plan *plan) {
@@ -66,10 +45,10 @@ int ot_chain_most_micro(const struct ot_chain *chain) {
     return chain->n_blocks < MOST_PASSES ? MOST_PASSES / chain->n_blocks : 1;
 }
 
-static int check_slots(const char *what, const int slots[OT_SLOT_KINDS], const bool needed[OT_SLOT_KINDS],
-                       int most) {
+/* needed: bit k is kind k. */
+static int check_slots(const char *what, const int slots[OT_SLOT_KINDS], unsigned needed, int most) {
     for (enum ot_slot_kind k = 0; k < OT_SLOT_KINDS; k++) {
-        if (needed[k] && slots[k] < 1)
+        if (needed >> k & 1 && slots[k] < 1)
             return ot_fail(OT_E_USAGE, "plan: %s need a slot to pass through, but there is no %s slot", what,
                            ot_slot_kind_name(k));
         if (slots[k] < 0 || slots[k] > most)
@@ -218,12 +197,8 @@ static int check_shard(const struct ot_chain *chain, const struct ot_plan *plan)
 }
 
 /* Data on nvme needs slots on the host to pass through. */
-static int check_nvme(const struct ot_chain *chain, const struct ot_plan *plan) {
-    bool weights[OT_SLOT_KINDS];
-    unsigned kinds = ot_plan_kinds(chain, plan, ot_plan_passes_host);
-    for (int k = 0; k < OT_SLOT_KINDS; k++)
-        weights[k] = kinds >> k & 1;
-    OT_TRY(check_slots("weights on nvme", plan->host_weight_slots, weights, OT_PLAN_MAX_SLOTS));
+static int check_nvme(const struct ot_chain *chain, const struct ot_plan *plan, unsigned host) {
+    OT_TRY(check_slots("weights on nvme", plan->host_weight_slots, host, OT_PLAN_MAX_SLOTS));
     if (plan->tile_slots < 0 || plan->tile_slots > OT_PLAN_MAX_TILE_SLOTS)
         return ot_fail(OT_E_USAGE, "plan: %d slots for tiles on nvme; give 1 to %d", plan->tile_slots,
                        OT_PLAN_MAX_TILE_SLOTS);
@@ -275,30 +250,20 @@ static int check_kept(const struct ot_chain *chain, const struct ot_plan *plan) 
 }
 
 int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
-    bool weights[OT_SLOT_KINDS], encoded[OT_SLOT_KINDS];
-    bool grads[OT_SLOT_KINDS], grads_out[OT_SLOT_KINDS], exchanges[OT_SLOT_KINDS];
     OT_TRY(check_shape(chain, plan));
     OT_TRY(ot_chain_check_parts(chain));
     OT_TRY(check_shard(chain, plan));
     OT_TRY(check_tiles(chain, plan));
-    OT_TRY(check_nvme(chain, plan));
-    unsigned all[] = {ot_plan_kinds(chain, plan, ot_plan_passes_weights),
-                      ot_plan_kinds(chain, plan, ot_plan_streams_encoded),
-                      ot_plan_kinds(chain, plan, ot_plan_passes_grads),
-                      ot_plan_kinds(chain, plan, ot_plan_moves_grads)};
-    for (int k = 0; k < OT_SLOT_KINDS; k++) {
-        weights[k] = all[0] >> k & 1;
-        encoded[k] = all[1] >> k & 1;
-        grads[k] = all[2] >> k & 1;
-        bool moves = all[3] >> k & 1;
-        grads_out[k] = moves && chain->dtype != OT_F32;
-        exchanges[k] = moves && ot_plan_exchanges(plan);
-    }
+    struct ot_slot_needs needs = ot_plan_slot_needs(chain, plan);
+    unsigned weights = needs.plain | needs.encoded | needs.decoded;
+    unsigned grads_out = chain->dtype != OT_F32 ? needs.moved : 0;
+    unsigned exchanges = ot_plan_exchanges(plan) ? needs.moved : 0;
+    OT_TRY(check_nvme(chain, plan, needs.host));
     OT_TRY(check_slots("weights", plan->weight_slots, weights, OT_PLAN_MAX_SLOTS));
-    OT_TRY(check_slots("encoded weights", plan->encoded_slots, encoded, OT_PLAN_MAX_SLOTS));
+    OT_TRY(check_slots("encoded weights", plan->encoded_slots, needs.encoded, OT_PLAN_MAX_SLOTS));
     /* A slab that all layers share needs a slot for each use, and each depth of its tree. */
     int most_sums = (chain->n_slabs + 1) * ot_shard_accumulators(&plan->shard) + OT_SHARD_WORLD_GROUPS;
-    OT_TRY(check_slots("gradients", plan->grad_slots, grads, most_sums));
+    OT_TRY(check_slots("gradients", plan->grad_slots, needs.grads, most_sums));
     OT_TRY(check_slots("gradients of other ranks", plan->exchange_slots, exchanges, OT_PLAN_MAX_SLOTS));
     OT_TRY(check_slots("gradients on their way out", plan->grad_out_slots, grads_out, OT_PLAN_MAX_SLOTS));
     if (plan->train && plan->activations != OT_HOME_GPU && plan->activation_slots < 1)

@@ -109,7 +109,7 @@ void ot_layout_add_kept(struct ot_layout_maker *mk) {
         struct ot_kept kept = ot_plan_kept(chain, plan, b);
         if (kept.level == OT_KEEP_NONE)
             continue;
-        size_t bytes = chain->saved_bytes(chain->context, b, kept.level, plan->micro_tokens);
+        size_t bytes = ot_plan_saved_bytes(chain, plan, b, kept.level);
         add_kept_homes(mk, kept, bytes, &layout->kept[b * layout->places]);
         if (kept.tier != OT_TIER_GPU && bytes > largest)
             largest = bytes;

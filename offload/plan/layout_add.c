@@ -39,6 +39,7 @@ static int add_row(struct ot_layout_maker *mk, enum ot_tier tier, const char *na
     size_t align = tier == OT_TIER_GPU ? GPU_ALIGN : HOST_ALIGN, all;
     size_t rounded = (bytes + align - 1) / align * align * (size_t)sides;
     int first = layout->n_buffers;
+    n *= 1 + mk->others;
     if (mk->rc < 0 || n == 0)
         return OT_NO_BUFFER;
     if (n > BUFFER_LIMIT - first || (!mk->sizes && !make_room_for_buffers(mk, n)))

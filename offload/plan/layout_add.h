@@ -24,7 +24,8 @@ struct ot_layout_maker {
     /* NULL, or: the sizes of buffers are added up here, and no buffer or extent is listed. Then the functions
      * return OT_NO_BUFFER or NULL without an error. */
     struct ot_ledger *sizes;
-    int entry; /* the entry of `sizes` that the buffer before belongs to */
+    int entry;  /* the entry of `sizes` that the buffer before belongs to */
+    int others; /* `sizes`: each buffer stands for so many others too */
     int capacity, extent_capacity;
     int rc;
 };

@@ -181,6 +181,19 @@ static void add_slab(struct ot_layout_maker *mk, int s) {
         add_training(mk, s);
 }
 
+/* How many slabs after s are layers of the same size in the same homes, and so have the same buffers. */
+static int count_others(const struct ot_layout_maker *mk, int s) {
+    const struct ot_slab_spec *spec = &mk->chain->slabs[s];
+    const struct ot_slab_plan *plan = &mk->plan->slabs[s];
+    int n = 1;
+    for (; s + n < mk->chain->n_slabs && !spec->edge && !spec->shared; n++)
+        if (spec[n].edge || spec[n].shared || spec[n].n_params != spec->n_params ||
+            spec[n].frozen != spec->frozen || spec[n].encoded_bytes != spec->encoded_bytes ||
+            memcmp(&plan[n], plan, sizeof *plan) != 0)
+            break;
+    return n - 1;
+}
+
 /* Parameters of the largest tile among n parameters. */
 static int64_t largest_tile(const struct ot_layout_maker *mk, int64_t n) {
     return ot_min(n, mk->plan->tile_params);
@@ -301,8 +314,22 @@ static void add_slots(struct ot_layout_maker *mk) {
     }
 }
 
+/* What every middle block saves at a level; 0: they differ. */
+static size_t saved_alike(const struct ot_chain *chain, enum ot_keep_level level, int64_t micro_tokens) {
+    size_t saved = 0;
+    for (int b = 1; b < chain->n_blocks - 1; b++) {
+        size_t bytes = chain->saved_bytes(chain->context, b, level, micro_tokens);
+        if (b > 1 && bytes != saved)
+            return 0;
+        saved = bytes;
+    }
+    return saved;
+}
+
 struct ot_workspace ot_plan_workspace(const struct ot_chain *chain, int64_t micro_tokens) {
     struct ot_workspace most = {.tokens = micro_tokens};
+    for (enum ot_keep_level l = 0; l < OT_KEEP_LEVELS; l++)
+        most.saved[l] = saved_alike(chain, l, micro_tokens);
     for (int b = 0; b < chain->n_blocks; b++) {
         bool edge = b == 0 || b == chain->n_blocks - 1;
         most.scratch = ot_max(most.scratch, chain->scratch_bytes(chain->context, b, micro_tokens));
@@ -312,6 +339,14 @@ struct ot_workspace ot_plan_workspace(const struct ot_chain *chain, int64_t micr
         }
     }
     return most;
+}
+
+size_t ot_plan_saved_bytes(const struct ot_chain *chain, const struct ot_plan *plan, int block,
+                           enum ot_keep_level level) {
+    const struct ot_workspace *space = &plan->workspace;
+    return space->tokens == plan->micro_tokens && space->saved[level] > 0
+               ? space->saved[level]
+               : chain->saved_bytes(chain->context, block, level, plan->micro_tokens);
 }
 
 /* The most work of a block of this plan. */
@@ -439,8 +474,11 @@ static int make(const struct ot_chain *chain, const struct ot_plan *plan, struct
     out->slabs = calloc((size_t)chain->n_slabs, sizeof *out->slabs);
     if (!out->slabs)
         return ot_fail(OT_E_BUDGET, "no memory for the plan of %d slabs", chain->n_slabs);
-    for (int s = 0; s < chain->n_slabs; s++)
+    for (int s = 0; s < chain->n_slabs; s += 1 + mk.others) {
+        mk.others = sizes ? count_others(&mk, s) : 0;
         add_slab(&mk, s);
+    }
+    mk.others = 0;
     add_sums(&mk);
     out->idle_offset = out->tier_bytes[OT_TIER_GPU];
     add_slots(&mk);

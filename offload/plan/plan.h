@@ -287,10 +287,11 @@ struct ot_kept_blocks {
 };
 
 /* The most bytes that blocks work in with micro-batches of so many tokens (block.h): the work of the first
- * and the last block, that of a middle block at each level, and the scratch of any block. */
+ * and the last block, that of a middle block at each level, and the scratch of any block. saved: what each
+ * middle block saves at a level; 0: they differ, or save nothing. */
 struct ot_workspace {
     int64_t tokens;
-    size_t edge, middle[OT_KEEP_LEVELS], scratch;
+    size_t edge, middle[OT_KEEP_LEVELS], scratch, saved[OT_KEEP_LEVELS];
 };
 
 struct ot_plan {

@@ -1,5 +1,6 @@
 #include "offload/plan/shadow_updates.h"
 
+#include "offload/plan/layout.h"
 #include "offload/plan/segment.h"
 #include "offload/plan/slabs.h"
 #include "offload/plan/stages.h"
@@ -48,7 +49,7 @@ int ot_plan_frames_over_kept(const struct ot_chain *chain, const struct ot_plan 
     struct ot_kept kept = ot_plan_kept(chain, plan, block);
     if (kept.level == OT_KEEP_NONE || kept.tier != OT_TIER_HOST || frame_bytes == 0)
         return 0;
-    size_t bytes = chain->saved_bytes(chain->context, block, kept.level, plan->micro_tokens);
+    size_t bytes = ot_plan_saved_bytes(chain, plan, block, kept.level);
     return ot_frames_over(kept, bytes, frame_bytes);
 }
 

@@ -217,6 +217,8 @@ void ot_plan_set_rounds(struct ot_plan *plan, int rounds) {
 
 struct ot_kept ot_plan_kept(const struct ot_chain *chain, const struct ot_plan *plan, int block) {
     struct ot_kept none = {OT_KEEP_NONE, OT_TIER_GPU};
+    if (ot_plan_kept_blocks(plan, OT_TIER_COUNT) == 0)
+        return none;
     if (!plan->train || block < 1 || block > chain->n_blocks - 2 || block < ot_chain_first_trained(chain) ||
         !ot_block_is_own(chain, plan, block))
         return none;

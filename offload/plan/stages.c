@@ -30,8 +30,8 @@ int ot_plan_middle_blocks(const struct ot_chain *chain, const struct ot_plan *pl
     int last = chain->n_blocks - 2, n = 0;
     if (!ot_plan_has_stages(plan))
         return ot_max(last + 1 - first, 0);
-    for (int b = first; b <= last; b++)
-        n += ot_block_is_own(chain, plan, b);
+    for (int b = first, own = ot_shard_stage(&plan->shard); b <= last; b++)
+        n += ot_block_owner(chain, plan, b) == own;
     return n;
 }
 

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "kernels/adamw.h"
+#include "offload/plan/layout.h"
 #include "offload/plan/slabs.h"
 #include "offload/plan/stages.h"
 
@@ -134,7 +135,7 @@ static void add_activations(const struct ot_chain *chain, const struct ot_plan *
         struct ot_kept at = ot_plan_kept(chain, plan, b);
         if (at.level == OT_KEEP_NONE || at.tier == OT_TIER_GPU)
             continue;
-        double bytes = (double)chain->saved_bytes(chain->context, b, at.level, plan->micro_tokens);
+        double bytes = (double)ot_plan_saved_bytes(chain, plan, b, at.level);
         kept += bytes * passes;
         largest = fmax(largest, bytes);
     }

@@ -276,10 +276,9 @@ static double weight_task_bytes(const struct context *c, const struct ot_task *t
 
 /* Activations of one micro-batch, between blocks or within one. */
 static double activation_bytes(const struct context *c, const struct ot_task *task) {
-    int64_t micro_tokens = c->plan->micro_tokens;
     if (task->kind == OT_TASK_BOUNDARY_OUT || task->kind == OT_TASK_BOUNDARY_IN)
-        return (double)ot_chain_boundary_bytes(c->chain, micro_tokens);
-    return (double)c->chain->saved_bytes(c->chain->context, task->block, task->saved_level, micro_tokens);
+        return (double)ot_chain_boundary_bytes(c->chain, c->plan->micro_tokens);
+    return (double)ot_plan_saved_bytes(c->chain, c->plan, task->block, task->saved_level);
 }
 
 /* Gradient sums, and finished gradients. */

@@ -5,6 +5,7 @@
 
 #include "offload/predict/simulate_state.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 /* ---- ready tasks ---- */
 
@@ -38,7 +39,7 @@ static int64_t pop_ready(struct lane *lane) {
 }
 
 static struct instance *instance_of(struct sim *sim, int64_t step) {
-    struct instance *in = &sim->instances[step % IN_FLIGHT];
+    struct instance *in = &sim->instances[(uint64_t)step % IN_FLIGHT];
     return step > 0 && in->step == step ? in : NULL;
 }
 
@@ -265,7 +266,7 @@ bool ot_sim_is_hopeless(const struct sim *sim, double limit) {
     int64_t step = sim->decided_steps;
     if (step >= LAST)
         return false;
-    double of_step = fmax(left - (double)(LAST - 1 - step) * sim->compute_step, 0);
+    double of_step = ot_max(left - (double)(LAST - 1 - step) * sim->compute_step, 0.0);
     if (sim->now + of_step - sim->decided[step] > limit * (1 + UNEVEN))
         return true;
     return step >= WARM && sim->now + left - sim->decided[WARM] > (LAST - WARM) * limit;
@@ -351,7 +352,7 @@ int ot_simulate_faster(const struct ot_chain *chain, const struct ot_plan *plan,
     struct ot_layout layout;
     struct ot_schedule schedule;
     OT_TRY(ot_layout_make(chain, plan, &layout));
-    int rc = ot_schedule_make_draft(chain, plan, &layout, &schedule);
+    int rc = ot_schedule_make_draft(chain, plan, &layout, NULL, &schedule);
     if (rc >= 0) {
         struct ot_simulation simulation = {chain, plan, &layout, &schedule, costs};
         rc = simulate_within(&simulation, &schedule, limit, out);

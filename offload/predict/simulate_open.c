@@ -56,11 +56,11 @@ static int find_shadows(struct sim *sim) {
         filled[f] = -1;
     sim->decision = -1;
     for (int i = 0; i < s->n_tasks; i++) {
-        const struct ot_task *task = &s->tasks[i];
-        if (task->kind == OT_TASK_UPDATE_CPU && task->frame >= 0)
-            sim->tasks[i].shadow = filled[task->frame];
+        struct sim_task *task = &sim->tasks[i];
+        if (task->kind == OT_TASK_UPDATE_CPU && s->tasks[i].frame >= 0)
+            task->shadow = filled[s->tasks[i].frame];
         if (task->kind == OT_TASK_SHADOW)
-            filled[task->frame] = i;
+            filled[s->tasks[i].frame] = i;
         if (task->kind == OT_TASK_DECIDE) {
             sim->decision = i;
             sim->n_decisions++;
@@ -101,37 +101,30 @@ static int list_edges(struct sim *sim) {
     return 0;
 }
 
-struct due {
-    int deadline, task;
-};
-
-static int by_deadline(const void *a, const void *b) {
-    const struct due *x = a, *y = b;
-    if (x->deadline != y->deadline)
-        return x->deadline < y->deadline ? -1 : 1;
-    return (x->task > y->task) - (x->task < y->task);
-}
-
-/* Sorts a host lane's tasks in the order in which the executor takes ready tasks. */
+/* Sorts a host lane's tasks in the order in which the executor takes ready tasks. Deadlines are -1 or the
+ * number of a slab, and tasks with the same deadline stay in listed order. */
 static int rank_tasks(struct sim *sim, int l) {
     const struct ot_schedule *s = sim->schedule;
-    size_t n = (size_t)s->lane_count[l];
-    struct due *due = malloc((n + 1) * sizeof *due);
-    sim->by_rank[l] = malloc((n + 1) * sizeof *sim->by_rank[l]);
-    sim->lanes[l].ready = malloc((IN_FLIGHT * n + 1) * sizeof *sim->lanes[l].ready);
-    if (!due || !sim->by_rank[l] || !sim->lanes[l].ready) {
-        free(due);
+    int n = s->lane_count[l], last = -1;
+    for (int i = 0; i < n; i++)
+        last = ot_max(last, s->tasks[s->lane_tasks[l][i]].deadline);
+    int *first = calloc((size_t)last + 3, sizeof *first); /* the next rank of each deadline */
+    sim->by_rank[l] = malloc(((size_t)n + 1) * sizeof *sim->by_rank[l]);
+    sim->lanes[l].ready = malloc((IN_FLIGHT * (size_t)n + 1) * sizeof *sim->lanes[l].ready);
+    if (!first || !sim->by_rank[l] || !sim->lanes[l].ready) {
+        free(first);
         return no_memory(s);
     }
-    for (size_t i = 0; i < n; i++)
-        due[i] = (struct due){s->tasks[s->lane_tasks[l][i]].deadline, s->lane_tasks[l][i]};
-    if (n > 1)
-        qsort(due, n, sizeof *due, by_deadline);
-    for (size_t i = 0; i < n; i++) {
-        sim->by_rank[l][i] = due[i].task;
-        sim->tasks[due[i].task].rank = (int)i;
+    for (int i = 0; i < n; i++)
+        first[s->tasks[s->lane_tasks[l][i]].deadline + 2]++;
+    for (int d = 0; d <= last; d++)
+        first[d + 1] += first[d];
+    for (int i = 0; i < n; i++) {
+        int task = s->lane_tasks[l][i], rank = first[s->tasks[task].deadline + 1]++;
+        sim->by_rank[l][rank] = task;
+        sim->tasks[task].rank = rank;
     }
-    free(due);
+    free(first);
     return 0;
 }
 

@@ -6,6 +6,7 @@
 
 #include "offload/plan/stages.h"
 #include "offload/predict/simulate_state.h"
+#include "offload/schedule/stage_times.h"
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 
@@ -20,13 +21,14 @@ struct member {
     struct ot_simulation simulation; /* sim points to it */
     struct sim sim;
     bool has_layout, has_schedule, has_sim;
-    double wait; /* from the rank's time to the end of its next task */
-    /* The task of the comm lane to which the rank has come, counted from the first step; and whether it waits
-     * there for another rank. */
+    double wait;  /* from the rank's time to the end of its next task */
+    double until; /* when the transfer begins for which the rank waits; INFINITY: not known, or none */
+    /* The tasks of the comm lane to which the rank has come, counted from step 0; and whether it waits for
+     * another rank at the last of them. */
     int64_t at;
     bool is_waiting;
     bool is_delayed; /* it waits there only for data that is on its way */
-    double *came;    /* [2 x comm tasks] when the rank came to the tasks of this step and the step before */
+    double *came;    /* [2][comm tasks]: when the rank came to the tasks of even and of odd steps */
     int *first_wait; /* [comm tasks + 1] */
     struct wait {
         int rank, next; /* the other rank's task */
@@ -40,6 +42,7 @@ struct pipeline {
     const struct ot_costs *costs;
     int ranks, replicas; /* of each replica; of the pipeline */
     struct member *members;
+    struct ot_stage_times times;
 };
 
 static const struct ot_task *comm_task(const struct member *m, int next) {
@@ -110,10 +113,10 @@ static double may_begin_at(const struct member *m, int64_t step, int next) {
         const struct wait *wait = &m->waits[i];
         const struct member *other = &m->of->members[wait->rank];
         int n = comm_count(other);
-        if (!ot_sim_has_come(&other->sim, step, wait->next) && !(wait->is_send && other->is_delayed))
+        if (step * n + wait->next >= other->at && !(wait->is_send && other->is_delayed))
             return INFINITY;
         if (wait->delay > 0)
-            at = fmax(at, other->came[(step * n + wait->next) % (2 * n)] + wait->delay);
+            at = ot_max(at, other->came[(step & 1) * n + wait->next] + wait->delay);
     }
     return at;
 }
@@ -134,7 +137,7 @@ static int open_member(struct pipeline *p, const struct ot_plan *plan, struct me
     m->simulation = (struct ot_simulation){p->chain, plan, &m->layout, &m->schedule, p->costs};
     OT_TRY(ot_layout_make(p->chain, plan, &m->layout));
     m->has_layout = true;
-    OT_TRY(ot_schedule_make_draft(p->chain, plan, &m->layout, &m->schedule));
+    OT_TRY(ot_schedule_make_draft(p->chain, plan, &m->layout, &p->times, &m->schedule));
     m->has_schedule = true;
     m->has_sim = true;
     OT_TRY(ot_sim_cost(&m->sim, &m->simulation));
@@ -193,7 +196,7 @@ static int wake(struct pipeline *p, double now) {
 
 /* The time of the rank's next event: a task ends, or what it receives arrives. */
 static double next_event(const struct member *m) {
-    return fmin(m->sim.now + m->wait, fmax(waits_until(m), m->sim.now));
+    return ot_min(m->sim.now + m->wait, ot_max(m->until, m->sim.now));
 }
 
 /* The rank with the next event; NULL: every rank has decided the last step. */
@@ -213,16 +216,28 @@ static struct member *find_next(struct pipeline *p) {
     return done ? NULL : next;
 }
 
+static void note_waits(struct pipeline *p) {
+    for (int r = 0; r < p->ranks; r++)
+        p->members[r].until = waits_until(&p->members[r]);
+}
+
 /* Runs until every rank has decided the last step, or until it is clear that a step takes `limit`. */
 static int run(struct pipeline *p, double limit) {
     struct member *m;
     for (int r = 0; r < p->ranks; r++)
         begin(&p->members[r]);
     OT_TRY(wake(p, 0));
+    note_waits(p);
     while ((m = find_next(p)) && !ot_sim_is_hopeless(&m->sim, limit)) {
-        OT_TRY(ot_sim_advance(&m->sim, fmin(fmax(waits_until(m) - m->sim.now, 0), m->wait)));
-        if (begin(m))
+        bool was_delayed = m->is_delayed;
+        OT_TRY(ot_sim_advance(&m->sim, ot_min(ot_max(m->until - m->sim.now, 0.0), m->wait)));
+        bool has_come = begin(m);
+        if (has_come)
             OT_TRY(wake(p, m->sim.now));
+        if (has_come || was_delayed) /* what others may wait for has changed */
+            note_waits(p);
+        else
+            m->until = waits_until(m);
     }
     return 0;
 }
@@ -241,15 +256,20 @@ static void close_pipeline(struct pipeline *p) {
         free(m->came);
     }
     free(p->members);
+    ot_stage_times_free(&p->times);
 }
 
 int ot_simulate_ranks(const struct ot_chain *chain, const struct ot_plan *plans, int ranks,
                       const struct ot_costs *costs, double limit, struct ot_prediction *out) {
-    struct pipeline p = {chain, costs, ranks, ot_shard_holders(&plans->shard),
-                         calloc((size_t)ranks, sizeof *p.members)};
+    struct pipeline p = {.chain = chain,
+                         .costs = costs,
+                         .ranks = ranks,
+                         .replicas = ot_shard_holders(&plans->shard),
+                         .members = calloc((size_t)ranks, sizeof *p.members)};
     int rc = 0;
     if (!p.members)
         return ot_fail(OT_E_BUDGET, "no memory to simulate %d ranks", ranks);
+    OT_TRY_GOTO(ot_stage_times_make(chain, plans, OT_PASS_TRAIN, &p.times), rc, out);
     for (int r = 0; r < ranks; r++) {
         OT_TRY_GOTO(open_member(&p, &plans[r], &p.members[r]), rc, out);
         if (ot_sim_least_step(&p.members[r].sim) >= limit)

@@ -30,7 +30,7 @@ struct buffer {
     struct history whole;
     struct tile {
         struct history history;
-        int since; /* the writer of the whole buffer that the history begins with */
+        int since; /* the history begins with the writer of the whole buffer: its node + 2; 0: none yet */
     } * tiles;
     int n_tiles;
     int n_writes;          /* the writes of tiles since the last write of the whole buffer */
@@ -80,9 +80,8 @@ static void add_ancestor(struct linker *lk, int node, int before) {
         return;
     }
     enum ot_lane_id lane = lk->lanes[before];
-    for (int l = 0; l < OT_LANE_CPU; l++)
-        if (lk->clocks[before][l] > lk->clocks[node][l])
-            lk->clocks[node][l] = lk->clocks[before][l];
+    for (int l = 0; l < OT_LANE_CPU; l++) /* a vector */
+        lk->clocks[node][l] = ot_max(lk->clocks[before][l], lk->clocks[node][l]);
     if (ot_lane_is_device(lane) && lk->places[before] > lk->clocks[node][lane])
         lk->clocks[node][lane] = lk->places[before];
 }
@@ -114,9 +113,9 @@ static void begin_history(struct history *history, int writer) {
 /* The history of a tile since the last write of its whole buffer. */
 static struct history *tile_history(struct buffer *buffer, int t) {
     struct tile *tile = &buffer->tiles[t];
-    if (tile->since != buffer->whole.writer)
+    if (tile->since != buffer->whole.writer + 2)
         begin_history(&tile->history, -1);
-    tile->since = buffer->whole.writer;
+    tile->since = buffer->whole.writer + 2;
     return &tile->history;
 }
 
@@ -181,14 +180,23 @@ static int descending(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* Most tasks have a few candidates, for which qsort's calls cost more than the order. */
+/* Most tasks have a few candidates, for which qsort's calls cost more than the order. Many candidates begin
+ * with the writers of tiles, in rising order. */
 static void sort_descending(int *values, int n) {
     enum { FEW = 16 };
-    if (n > FEW) {
+    int sorted = 1;
+    while (sorted < n && values[sorted - 1] < values[sorted])
+        sorted++;
+    for (int i = 0; i < sorted / 2; i++) {
+        int value = values[i];
+        values[i] = values[sorted - 1 - i];
+        values[sorted - 1 - i] = value;
+    }
+    if (n - sorted > FEW) {
         qsort(values, (size_t)n, sizeof *values, descending);
         return;
     }
-    for (int i = 1; i < n; i++) {
+    for (int i = sorted; i < n; i++) {
         int value = values[i], at = i;
         for (; at > 0 && values[at - 1] < value; at--)
             values[at] = values[at - 1];
@@ -251,6 +259,7 @@ static int link_on_host(struct linker *lk, const struct ot_access *a, int step, 
 
 static int link_step(struct linker *lk, int step, int lane_last[OT_LANE_COUNT]) {
     int n = lk->schedule->n_tasks;
+    bool collects = !lk->schedule->is_draft || step == lk->steps - 1;
     for (int i = 0; i < n; i++) {
         struct ot_task *task = &lk->schedule->tasks[i];
         int node = step * n + i;
@@ -264,30 +273,30 @@ static int link_step(struct linker *lk, int step, int lane_last[OT_LANE_COUNT]) 
         if (ot_lane_is_device(task->lane) && lane_last[task->lane] >= 0)
             add_ancestor(lk, node, lane_last[task->lane]); /* the lane itself keeps this order: no edge */
         lane_last[task->lane] = node;
-        for (int a = 0; a < task->n_accesses; a++)
+        for (int a = 0; a < task->n_accesses && collects; a++)
             OT_TRY(link_on_host(lk, &task->accesses[a], step, node));
-        for (int a = 0; a < task->n_accesses; a++)
+        for (int a = 0; a < task->n_accesses && collects; a++)
             OT_TRY(collect(lk, &task->accesses[a], step, node));
-        OT_TRY(reduce(lk, node, step));
+        if (collects)
+            OT_TRY(reduce(lk, node, step));
         for (int a = 0; a < task->n_accesses; a++)
             OT_TRY(record(lk, &task->accesses[a], step, node));
     }
     return 0;
 }
 
-static int build_lanes(struct ot_schedule *schedule) {
+/* lanes: [n_tasks]. */
+static int build_lanes(struct ot_schedule *schedule, const uint8_t *lanes) {
     for (int i = 0; i < schedule->n_tasks; i++)
-        schedule->lane_count[schedule->tasks[i].lane]++;
+        schedule->lane_count[lanes[i]]++;
     for (int l = 0; l < OT_LANE_COUNT; l++) {
         schedule->lane_tasks[l] = malloc(((size_t)schedule->lane_count[l] + 1) * sizeof(int));
         if (!schedule->lane_tasks[l])
             return ot_fail(OT_E_BUDGET, "no memory for the lanes of the schedule");
         schedule->lane_count[l] = 0;
     }
-    for (int i = 0; i < schedule->n_tasks; i++) {
-        enum ot_lane_id l = schedule->tasks[i].lane;
-        schedule->lane_tasks[l][schedule->lane_count[l]++] = i;
-    }
+    for (int i = 0; i < schedule->n_tasks; i++)
+        schedule->lane_tasks[lanes[i]][schedule->lane_count[lanes[i]]++] = i;
     return 0;
 }
 
@@ -310,15 +319,14 @@ static void mark_signals(struct ot_schedule *schedule) {
 }
 
 static int open_ancestors(struct linker *lk) {
-    size_t nodes = (size_t)lk->steps * (size_t)lk->schedule->n_tasks;
+    size_t n = (size_t)lk->schedule->n_tasks, nodes = (size_t)lk->steps * n;
     lk->seen = malloc((nodes + 1) * sizeof *lk->seen);
     lk->lanes = malloc(nodes + 1);
     if (!lk->seen || !lk->lanes)
         return ot_fail(OT_E_BUDGET, "no memory to order the schedule");
-    for (size_t i = 0; i < nodes; i++) {
-        lk->seen[i] = -1;
-        lk->lanes[i] = (uint8_t)lk->schedule->tasks[i % (size_t)lk->schedule->n_tasks].lane;
-    }
+    memset(lk->seen, 0xff, nodes * sizeof *lk->seen);
+    for (size_t i = 0; i < nodes; i++)
+        lk->lanes[i] = i < n ? (uint8_t)lk->schedule->tasks[i].lane : lk->lanes[i - n];
     if (!lk->schedule->is_draft)
         return ot_reach_open(&lk->reach, (int)nodes);
     lk->places = calloc(nodes + 1, sizeof *lk->places);
@@ -334,10 +342,6 @@ static int open_buffers(struct linker *lk) {
     lk->tiles = calloc((size_t)lk->n_tiles + 1, sizeof *lk->tiles);
     if (!lk->buffers || !lk->tiles)
         return ot_fail(OT_E_BUDGET, "no memory to order the schedule");
-    for (int t = 0; t < lk->n_tiles; t++) {
-        lk->tiles[t].since = -1;
-        begin_history(&lk->tiles[t].history, -1);
-    }
     struct tile *next = lk->tiles;
     for (int b = 0; b < layout->n_buffers; b++) {
         lk->buffers[b].tiles = next;
@@ -362,13 +366,14 @@ int ot_schedule_link(struct ot_schedule *schedule, const struct ot_layout *layou
     int rc = 0, lane_last[OT_LANE_COUNT];
     for (int l = 0; l < OT_LANE_COUNT; l++)
         lane_last[l] = -1;
-    OT_TRY_GOTO(build_lanes(schedule), rc, out);
     OT_TRY_GOTO(open_ancestors(&lk), rc, out);
+    OT_TRY_GOTO(build_lanes(schedule, lk.lanes), rc, out);
     OT_TRY_GOTO(open_buffers(&lk), rc, out);
     for (int step = 0; step < lk.steps; step++)
         OT_TRY_GOTO(link_step(&lk, step, lane_last), rc, out);
     find_deps(schedule);
-    mark_signals(schedule);
+    if (!schedule->is_draft)
+        mark_signals(schedule);
 out:
     close_buffers(&lk);
     free(lk.candidates);

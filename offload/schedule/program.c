@@ -5,8 +5,10 @@
 
 #include "src/base/error.h"
 #include "src/base/memory.h"
+#include "src/base/minmax.h"
 
-enum { BLOCK_ACCESSES = 2048 };
+/* Room for the tasks of a small step, and for the accesses that one block holds. */
+enum { LEAST_TASKS = 2048, BLOCK_ACCESSES = 2048 };
 
 /* Makes sure that the schedule's first block has room for the accesses of one more task. False: no memory. */
 static bool has_room(struct ot_schedule *schedule) {
@@ -23,8 +25,9 @@ static bool has_room(struct ot_schedule *schedule) {
 }
 
 static struct ot_task *add_task(struct ot_schedule *schedule) {
-    if (!has_room(schedule) || !ot_try_grow(&schedule->tasks, &schedule->capacity,
-                                            (size_t)schedule->n_tasks + 1, sizeof *schedule->tasks))
+    size_t needed = ot_max((size_t)schedule->n_tasks + 1, (size_t)LEAST_TASKS);
+    if (!has_room(schedule) ||
+        !ot_try_grow(&schedule->tasks, &schedule->capacity, needed, sizeof *schedule->tasks))
         return NULL;
     return &schedule->tasks[schedule->n_tasks++];
 }

@@ -97,14 +97,16 @@ struct ot_program {
     int *joining;                /* [n_slabs]: slabs whose sums the ranks exchange, until they are joined */
     int n_joining;
     int next_state_slot, next_tile_slot, next_grad_slot; /* slots used in turn */
-    struct ot_stage_times times;                         /* empty: the plan has no stages */
+    const struct ot_stage_times *times;                  /* NULL: the plan has no stages */
+    struct ot_stage_times own_times;                     /* made by this program */
     int next_transfer, tick; /* tick: of the transfers that were listed last; -1: there are none */
 };
 
-/* Opens a program that writes to *out. Call ot_program_close also if this fails. Errors: OT_E_BUDGET (no
- * memory). */
+/* Opens a program that writes to *out. times: NULL, or the table of the plan's stages in this pass, which
+ * must outlive the program. Call ot_program_close also if this fails. Errors: OT_E_BUDGET (no memory). */
 int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const struct ot_plan *plan,
-                    const struct ot_layout *layout, enum ot_pass pass, struct ot_schedule *out);
+                    const struct ot_layout *layout, enum ot_pass pass, const struct ot_stage_times *times,
+                    struct ot_schedule *out);
 /* Frees the program and links the schedule. Frees the schedule too if writing or linking failed. Returns the
  * first error. */
 int ot_program_close(struct ot_program *p);
@@ -219,9 +221,9 @@ struct ot_tag ot_program_gather_sum(struct ot_program *p, int slab, int sum, str
  * norms of a slab from its holders, if there are several; or everything. */
 void ot_program_result_gather(struct ot_program *p, int slab);
 
-/* Stages (program_stages.c). `open` computes the ticks and lists the visits of this rank; it does nothing
- * without stages. Errors: OT_E_BUDGET (no memory). */
-int ot_program_open_stages(struct ot_program *p);
+/* Stages (program_stages.c). `open` computes the ticks, unless `times` has them, and lists the visits of this
+ * rank; it does nothing without stages. Errors: OT_E_BUDGET (no memory). */
+int ot_program_open_stages(struct ot_program *p, const struct ot_stage_times *times);
 void ot_program_close_stages(struct ot_program *p);
 /* Lists the transfers of all ticks before this one, or before a unit. */
 void ot_program_transfer_before(struct ot_program *p, int tick);

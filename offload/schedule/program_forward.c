@@ -40,7 +40,8 @@ static int find_look_ahead(const struct ot_chain *chain) {
 }
 
 int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const struct ot_plan *plan,
-                    const struct ot_layout *layout, enum ot_pass pass, struct ot_schedule *out) {
+                    const struct ot_layout *layout, enum ot_pass pass, const struct ot_stage_times *times,
+                    struct ot_schedule *out) {
     bool train = pass == OT_PASS_TRAIN;
     int n_rounds = train ? ot_plan_rounds(plan) : 1;
     int n_forward = pass == OT_PASS_EVAL ? ot_plan_sections(plan) : 1; /* prompts set their own */
@@ -78,7 +79,7 @@ int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const st
         OT_TRY(p->rc = ot_ring_open(&p->host_weights[k], layout->host_weight_slots[k],
                                     plan->host_weight_slots[k]));
     }
-    OT_TRY(p->rc = ot_program_open_stages(p));
+    OT_TRY(p->rc = ot_program_open_stages(p, times));
     for (int r = 0; r < n_rounds && !ot_plan_has_stages(plan); r++) {
         struct ot_round round = train ? ot_plan_round(plan, r) : (struct ot_round){0, n_forward};
         add_visits(p, round.first, round.n);
@@ -427,7 +428,7 @@ static int make_forward(const struct ot_chain *chain, const struct ot_plan *plan
                         const struct ot_layout *layout, enum ot_pass pass, int n_micro,
                         struct ot_schedule *out) {
     struct ot_program p;
-    if (ot_program_open(&p, chain, plan, layout, pass, out) < 0)
+    if (ot_program_open(&p, chain, plan, layout, pass, NULL, out) < 0)
         return ot_program_close(&p);
     for (int v = 0; v < p.n_visits; v++)
         p.visits[v].n_micro = n_micro;

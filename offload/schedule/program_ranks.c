@@ -98,7 +98,7 @@ static void lose_rest(struct ot_program *p, struct ot_task *task) {
 int ot_schedule_make_gather(const struct ot_chain *chain, const struct ot_plan *plan,
                             const struct ot_layout *layout, struct ot_schedule *out) {
     struct ot_program p;
-    if (ot_program_open(&p, chain, plan, layout, OT_PASS_EVAL, out) < 0)
+    if (ot_program_open(&p, chain, plan, layout, OT_PASS_EVAL, NULL, out) < 0)
         return ot_program_close(&p);
     out->alone = true;
     for (int s = 0; s < chain->n_slabs && p.rc >= 0; s++)

@@ -17,34 +17,27 @@
 
 /* ---- links ---- */
 
-/* Every rank has the same table. */
-static uint32_t hash_times(const struct ot_stage_times *times) {
-    uint32_t crc = 0;
-    for (int i = 0; i < times->n_transfers; i++) {
-        const struct ot_stage_transfer *t = &times->transfers[i];
-        int32_t all[] = {t->tick, t->from, t->to, (int32_t)t->kind, t->index, t->micro};
-        crc = ot_crc32(crc, all, sizeof all);
-    }
-    return crc;
-}
-
-int ot_program_open_stages(struct ot_program *p) {
+int ot_program_open_stages(struct ot_program *p, const struct ot_stage_times *times) {
     if (!ot_plan_has_stages(p->plan))
         return 0;
-    OT_TRY(ot_stage_times_make(p->chain, p->plan, p->pass, &p->times));
-    p->schedule->stage_crc = hash_times(&p->times);
-    for (int v = 0; v < p->times.n_visits; v++) {
-        struct ot_stage_visit visit = p->times.visits[v];
+    if (!times)
+        OT_TRY(ot_stage_times_make(p->chain, p->plan, p->pass, &p->own_times));
+    p->times = times ? times : &p->own_times;
+    p->schedule->stage_crc = p->times->crc; /* every rank has the same table */
+    for (int v = 0; v < p->times->n_visits; v++) {
+        struct ot_stage_visit visit = p->times->visits[v];
         bool train = p->pass == OT_PASS_TRAIN;
+        if (!ot_block_is_own(p->chain, p->plan, visit.block))
+            continue;
         struct ot_round round =
-            train ? ot_plan_round(p->plan, visit.round) : (struct ot_round){0, p->times.n_micro};
+            train ? ot_plan_round(p->plan, visit.round) : (struct ot_round){0, p->times->n_micro};
         p->visits[p->n_visits++] = (struct ot_visit){visit.block, visit.backward, round.first, round.n};
     }
     return 0;
 }
 
 void ot_program_close_stages(struct ot_program *p) {
-    ot_stage_times_free(&p->times);
+    ot_stage_times_free(&p->own_times);
 }
 
 uint32_t ot_schedule_link_crc(const struct ot_schedule *schedule, int peer, bool sends) {
@@ -88,7 +81,7 @@ int ot_schedule_check_ticks(const struct ot_schedule *schedule) {
 /* ---- transfers ---- */
 
 int ot_program_stage_buffer(const struct ot_program *p, int block, int micro) {
-    return p->layout->stage_buffers[p->times.buffers[block * p->times.n_micro + micro]];
+    return p->layout->stage_buffers[p->times->buffers[block * p->times->n_micro + micro]];
 }
 
 static struct ot_task_transfer *add_transfer(struct ot_program *p) {
@@ -170,8 +163,10 @@ static void transfer(struct ot_program *p, const struct ot_stage_transfer *first
 }
 
 void ot_program_transfer_before(struct ot_program *p, int tick) {
-    const struct ot_stage_transfer *all = p->times.transfers, *end = all + p->times.n_transfers;
-    while (p->next_transfer < p->times.n_transfers && all[p->next_transfer].tick < tick && p->rc >= 0) {
+    if (!p->times)
+        return;
+    const struct ot_stage_transfer *all = p->times->transfers, *end = all + p->times->n_transfers;
+    while (p->next_transfer < p->times->n_transfers && all[p->next_transfer].tick < tick && p->rc >= 0) {
         const struct ot_stage_transfer *first = &all[p->next_transfer], *next = first;
         while (next < end && next->tick == first->tick)
             next++;
@@ -182,12 +177,12 @@ void ot_program_transfer_before(struct ot_program *p, int tick) {
 }
 
 void ot_program_transfer_results(struct ot_program *p, int block, int micro, bool backward) {
-    if (p->times.forward)
+    if (p->times)
         ot_program_transfer_before(
-            p, ot_stage_times_crosses(&p->times, p->chain, p->plan, block, micro, backward) + 1);
+            p, ot_stage_times_crosses(p->times, p->chain, p->plan, block, micro, backward) + 1);
 }
 
 void ot_program_transfer_for(struct ot_program *p, int block, int micro, bool backward) {
-    if (p->times.forward)
-        ot_program_transfer_before(p, ot_stage_time(&p->times, block, micro, backward));
+    if (p->times)
+        ot_program_transfer_before(p, ot_stage_time(p->times, block, micro, backward));
 }

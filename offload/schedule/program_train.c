@@ -532,9 +532,9 @@ static void run_visit(struct ot_program *p, int v) {
 }
 
 static int make(const struct ot_chain *chain, const struct ot_plan *plan, const struct ot_layout *layout,
-                bool is_draft, struct ot_schedule *out) {
+                const struct ot_stage_times *times, bool is_draft, struct ot_schedule *out) {
     struct ot_program p;
-    if (ot_program_open(&p, chain, plan, layout, OT_PASS_TRAIN, out) < 0)
+    if (ot_program_open(&p, chain, plan, layout, OT_PASS_TRAIN, times, out) < 0)
         return ot_program_close(&p);
     out->is_draft = is_draft;
     ot_program_batch_in(&p);
@@ -558,10 +558,11 @@ static int make(const struct ot_chain *chain, const struct ot_plan *plan, const 
 
 int ot_schedule_make_train(const struct ot_chain *chain, const struct ot_plan *plan,
                            const struct ot_layout *layout, struct ot_schedule *out) {
-    return make(chain, plan, layout, false, out);
+    return make(chain, plan, layout, NULL, false, out);
 }
 
 int ot_schedule_make_draft(const struct ot_chain *chain, const struct ot_plan *plan,
-                           const struct ot_layout *layout, struct ot_schedule *out) {
-    return make(chain, plan, layout, true, out);
+                           const struct ot_layout *layout, const struct ot_stage_times *times,
+                           struct ot_schedule *out) {
+    return make(chain, plan, layout, times, true, out);
 }

@@ -286,7 +286,7 @@ static void flush_slab(struct ot_program *p, int slab) {
 int ot_schedule_make_flush(const struct ot_chain *chain, const struct ot_plan *plan,
                            const struct ot_layout *layout, struct ot_schedule *out) {
     struct ot_program p;
-    if (ot_program_open(&p, chain, plan, layout, OT_PASS_TRAIN, out) < 0)
+    if (ot_program_open(&p, chain, plan, layout, OT_PASS_TRAIN, NULL, out) < 0)
         return ot_program_close(&p);
     out->alone = true;
     for (int s = 0; s < chain->n_slabs && p.rc >= 0; s++)

@@ -186,7 +186,7 @@ struct ot_task {
     enum ot_task_kind kind;
     enum ot_lane_id lane;
     int block, slab, micro, tile; /* -1: none */
-    int deadline;                 /* host lanes: smaller first; equal ones in listed order */
+    int deadline;                 /* host lanes: -1, or a slab; smaller first, equal ones in listed order */
     struct ot_tile_span span;     /* the part of the slab that it moves or updates */
     /* BACKWARD: overwrites the gradient sums (ot_block_run.first). FORWARD, the first half: the first choice
      * of its round */
@@ -205,7 +205,7 @@ struct ot_task {
     int first_transfer, n_transfers; /* TRANSFER: its halves in the schedule */
     int n_deps;
     struct ot_dep *deps;
-    /* Set by ot_schedule_link. */
+    /* Set by ot_schedule_link, but not in a draft. */
     bool needs_event;           /* a task of another device lane waits for it */
     bool needs_notify;          /* a host task waits for it, or it is the last of its lane */
     int n_accesses;             /* at most OT_TASK_MAX_ACCESSES */
@@ -242,10 +242,12 @@ int ot_schedule_make_train(const struct ot_chain *chain, const struct ot_plan *p
                            const struct ot_layout *layout, struct ot_schedule *out);
 /* Makes a draft of a training step, to simulate: the same tasks in the same order, in a time that grows with
  * their number and not with its square. The draft is not linked, because the least time of a step needs no
- * edges: call ot_schedule_link before it runs. Edges that other edges imply are not all removed. Errors as
- * above. */
+ * edges: call ot_schedule_link before it runs. Edges that other edges imply are not all removed. times: NULL,
+ * or the table of the plan's stages (stage_times.h). Errors as above. */
+struct ot_stage_times;
 int ot_schedule_make_draft(const struct ot_chain *chain, const struct ot_plan *plan,
-                           const struct ot_layout *layout, struct ot_schedule *out);
+                           const struct ot_layout *layout, const struct ot_stage_times *times,
+                           struct ot_schedule *out);
 /* DECODE of several micro-batches, each the prompt of one text: layer by layer, so that all prompts read
  * weights that are fetched once. */
 int ot_schedule_make_prompts(const struct ot_chain *chain, const struct ot_plan *plan,

@@ -5,6 +5,7 @@
 
 #include "offload/plan/slabs.h"
 #include "src/base/error.h"
+#include "src/base/hash.h"
 #include "src/base/minmax.h"
 
 /* The visits of a rank in one direction, in their order. */
@@ -18,6 +19,7 @@ struct worker {
     struct cursor forward, backward;
     int at_work, micro; /* 0: no visit is under way; 1: a forward visit; 2: a backward visit; its next unit */
     int free_at;        /* the tick in which the unit under way ends */
+    int n_forward;      /* forward units so far */
 };
 
 struct table {
@@ -26,9 +28,8 @@ struct table {
     struct ot_stage_times *times;
     bool train;
     int rounds, first_trained;
-    int n_forward; /* forward units of this rank so far */
-    int *owners;   /* [n_blocks] */
-    int *before;   /* [n_micro]: the last micro-batch before that one with the same place; -1: none */
+    int *owners; /* [n_blocks] */
+    int *before; /* [n_micro]: the last micro-batch before that one with the same place; -1: none */
 };
 
 static struct ot_round round_of(const struct table *t, int round) {
@@ -136,7 +137,7 @@ static bool may_begin(const struct table *t, const struct worker *w, bool backwa
     return !c->done && !flies && is_ready(t, c->block, first, backward, tick);
 }
 
-/* Notes the order of this rank's visits. */
+/* Notes the order of visits. */
 static void note_visit(const struct table *t, const struct cursor *c, bool backward) {
     t->times->visits[t->times->n_visits++] = (struct ot_stage_visit){c->block, c->round, backward};
 }
@@ -157,12 +158,12 @@ static bool work(struct table *t, int stage, struct worker *w, int tick) {
     int micro = in_order(t, round.first + w->micro, backward);
     if (!is_ready(t, c->block, micro, backward, tick))
         return false;
-    if (w->micro == 0 && stage == ot_shard_stage(&t->plan->shard))
+    if (w->micro == 0)
         note_visit(t, c, backward);
     int unit = c->block * t->times->n_micro + micro;
     (backward ? t->times->backward : t->times->forward)[unit] = tick;
-    if (!backward && stage == ot_shard_stage(&t->plan->shard))
-        t->times->buffers[unit] = (uint8_t)(t->n_forward++ % OT_STAGE_BUFFERS);
+    if (!backward)
+        t->times->buffers[unit] = (uint8_t)(w->n_forward++ % OT_STAGE_BUFFERS);
     w->free_at = tick + ticks_of(t, c->block, backward);
     if (++w->micro == round.n) {
         next_visit(t, stage, backward, backward ? &w->backward : &w->forward);
@@ -285,6 +286,16 @@ static void list_transfers(const struct table *t) {
     qsort(t->times->transfers, (size_t)t->times->n_transfers, sizeof *t->times->transfers, by_tick);
 }
 
+static uint32_t hash_transfers(const struct ot_stage_times *times) {
+    uint32_t crc = 0;
+    for (int i = 0; i < times->n_transfers; i++) {
+        const struct ot_stage_transfer *t = &times->transfers[i];
+        int32_t all[] = {t->tick, t->from, t->to, (int32_t)t->kind, t->index, t->micro};
+        crc = ot_crc32(crc, all, sizeof all);
+    }
+    return crc;
+}
+
 int ot_stage_times_make(const struct ot_chain *chain, const struct ot_plan *plan, enum ot_pass pass,
                         struct ot_stage_times *out) {
     bool train = pass == OT_PASS_TRAIN;
@@ -317,6 +328,7 @@ int ot_stage_times_make(const struct ot_chain *chain, const struct ot_plan *plan
     free(t.before);
     OT_TRY(rc);
     list_transfers(&t);
+    out->crc = hash_transfers(out);
     return 0;
 }
 

@@ -1,12 +1,12 @@
 /* When the stages of a pipeline compute, and when activations cross between them (plan/stages.h).
  *
  * Every rank computes the same table, for all ranks, from the chain, the owners of its blocks, and the
- * rounds; from nothing else of the plan. A UNIT is a micro-batch in a block, forward or backward. A VISIT
- * is the units of a round in a block. Units take ticks of a common clock: forward 1, backward
- * BACKWARD_TICKS, and the last block as many times that as it is layers (shard.head_layers). Where the layers
- * of a decoder are other work than the encoder's (shard.late_layers), these take 3 times that, and the
- * decoder's in proportion. A rank runs one visit after the other, and the units of a visit in their order. A
- * unit begins when what it reads is there:
+ * rounds; from nothing else of the plan. A simulation of all ranks makes it once. A UNIT is a micro-batch in
+ * a block, forward or backward. A VISIT is the units of a round in a block. Units take ticks of a common
+ * clock: forward 1, backward BACKWARD_TICKS, and the last block as many times that as it is layers
+ * (shard.head_layers). Where the layers of a decoder are other work than the encoder's (shard.late_layers),
+ * these take 3 times that, and the decoder's in proportion. A rank runs one visit after the other, and the
+ * units of a visit in their order. A unit begins when what it reads is there:
  *
  *   forward(b, m)    forward(b - 1, m)
  *   backward(b, m)   backward(b + 1, m)
@@ -65,14 +65,15 @@ struct ot_stage_transfer {
 struct ot_stage_times {
     int n_blocks, n_micro, lead;
     int *forward, *backward; /* [n_blocks][n_micro]: ticks in which units begin; -1: there is no such unit */
-    uint8_t *buffers; /* [n_blocks][n_micro]: the buffer (stages.h) of this rank's activation on its way */
-    int n_visits;     /* of this rank, in order */
+    uint8_t *buffers;        /* [n_blocks][n_micro]: the buffer (stages.h) of an activation on its way */
+    int n_visits;            /* of all ranks, in order; a visit is of the rank that owns the block */
     struct ot_stage_visit {
         int block, round;
         bool backward;
     } * visits;
     int n_transfers;
     struct ot_stage_transfer *transfers; /* in the order of their ticks; of one tick: by index */
+    uint32_t crc;                        /* a fingerprint of the transfers */
 };
 
 /* Backward computes the block again, and costs twice its forward. */

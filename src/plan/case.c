@@ -341,13 +341,15 @@ static int predict_step(void *context, struct ot_step_candidate *candidate) {
     return 0;
 }
 
+/* Chooses the step, and its plan. */
 static int choose_step(struct ot_plan_case *c) {
     struct ot_step_choice *choice = &c->choice;
     OT_TRY(ot_step_choice_make(c->options, c->seq_len, c->sequences, predict_step, c, choice));
     const struct ot_step_candidate *chosen = &choice->candidates[choice->chosen];
     set_step(c, chosen->sequences);
     ot_settings_choose_step(&c->settings, chosen->tokens);
-    return 0;
+    bool has_plan = choice->chosen == 0 && chosen->step_seconds > 0; /* the smallest was tried last */
+    return has_plan ? 0 : choose_plan(c);
 }
 
 /* Predicts the times besides steps as a run does. */
@@ -374,9 +376,7 @@ static int predict_times(struct ot_plan_case *c) {
 
 int ot_plan_case_predict(struct ot_plan_case *c) {
     struct ot_plan_request *rq = &c->request;
-    if (ot_step_is_open(c->options))
-        OT_TRY(choose_step(c));
-    int rc = choose_plan(c);
+    int rc = ot_step_is_open(c->options) ? choose_step(c) : choose_plan(c);
     if (rc < 0)
         return rc == -OT_E_BUDGET && c->wants_cures ? refuse(c) : rc;
     OT_TRY(ot_plan_request_check_fetch(c->options, rq->chain, &c->chosen.plan));

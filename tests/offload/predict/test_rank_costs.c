@@ -101,7 +101,7 @@ static struct ot_task_cost sum_transfers(const struct fake *f, const struct ot_p
     struct ot_layout layout;
     struct ot_schedule schedule;
     check_ok(ot_layout_make(&f->chain, plan, &layout));
-    check_ok(ot_schedule_make_draft(&f->chain, plan, &layout, &schedule));
+    check_ok(ot_schedule_make_draft(&f->chain, plan, &layout, NULL, &schedule));
     for (int i = 0; i < schedule.n_tasks; i++) {
         const struct ot_task *task = &schedule.tasks[i];
         if (task->kind != OT_TASK_TRANSFER)
