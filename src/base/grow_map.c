@@ -116,6 +116,11 @@ int ot_grow_map_flush(struct ot_grow_map *map) {
     return rc < 0 ? ot_fail_errno(OT_E_IO, -rc, "%s: cannot write", map->path) : 0;
 }
 
+void ot_grow_map_expect_random(const struct ot_grow_map *map) {
+    if (map->is_file && map->capacity > 0)
+        (void)madvise(map->data, map->capacity, MADV_RANDOM);
+}
+
 size_t ot_grow_map_memory(const struct ot_grow_map *map) {
     return map->is_file ? 0 : map->bytes;
 }

@@ -564,6 +564,7 @@ static int open_sources(const struct ot_dataset_config *config, const char *cons
     if (rc < 0)
         goto out;
     rc = 0;
+    ot_grow_map_expect_random(&d->arrays[TOKENS]); /* rows are used in the order of their packing */
     *out = d;
     d = NULL;
 out:

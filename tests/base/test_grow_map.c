@@ -73,6 +73,40 @@ static void memory_and_files_have_what_was_added(void **state) {
     ot_grow_map_close(&memory);
 }
 
+/* True if the kernel expects reads in no order from the mapping at this address. */
+static bool is_random(const char *data) {
+    FILE *smaps = fopen("/proc/self/smaps", "r");
+    char line[512];
+    unsigned long begin, end;
+    bool here = false, random = false;
+    assert_non_null(smaps);
+    while (fgets(line, sizeof line, smaps)) {
+        if (sscanf(line, "%lx-%lx ", &begin, &end) == 2)
+            here = begin == (unsigned long)(uintptr_t)data;
+        random = random || (here && strncmp(line, "VmFlags:", 8) == 0 && strstr(line, " rr "));
+    }
+    (void)fclose(smaps);
+    return random;
+}
+
+static void a_file_may_be_read_in_no_order(void **state) {
+    (void)state;
+    struct ot_grow_map file, read;
+    check_ok(ot_grow_map_create(path_of("random"), &file));
+    fill(&file);
+    check_ok(ot_grow_map_flush(&file));
+    check_ok(ot_grow_map_open(path_of("random"), file.bytes, &read));
+    assert_false(is_random(read.data) || is_random(file.data));
+    ot_grow_map_expect_random(&read);
+    assert_true(is_random(read.data));
+    check_filled(&read);
+    ot_grow_map_expect_random(&file);
+    assert_true(is_random(file.data));
+    ot_grow_map_close(&read);
+    ot_grow_map_close(&file);
+    ot_grow_map_expect_random(&file); /* empty memory: nothing to tell */
+}
+
 static void empty_files_are_fine(void **state) {
     (void)state;
     struct ot_grow_map map;
@@ -132,6 +166,7 @@ static void a_full_disk_is_an_error_and_no_signal(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_and_files_have_what_was_added),
+        cmocka_unit_test(a_file_may_be_read_in_no_order),
         cmocka_unit_test(empty_files_are_fine),
         cmocka_unit_test(what_cannot_be_is_an_error),
         cmocka_unit_test(a_full_disk_is_an_error_and_no_signal),
