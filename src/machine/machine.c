@@ -104,17 +104,17 @@ static void apply_limit(struct ot_machine *out, int64_t limit, int64_t left, con
 /* ---- control groups ---- */
 
 struct controller { /* the files of a control group, for each version */
-    const char *mount, *limit, *usage, *cache_key, *quota, *period;
+    const char *mount, *limit, *usage, *cache_keys[2], *quota, *period;
 };
-static const struct controller version_2 = {"/sys/fs/cgroup", "memory.max", "memory.current",
-                                            "inactive_file ", "cpu.max",    NULL};
+static const struct controller version_2 = {
+    "/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file ", "active_file "}, "cpu.max", NULL};
 static const struct controller version_1_memory = {"/sys/fs/cgroup/memory",
                                                    "memory.limit_in_bytes",
                                                    "memory.usage_in_bytes",
-                                                   "total_inactive_file ",
+                                                   {"total_inactive_file ", "total_active_file "},
                                                    NULL,
                                                    NULL};
-static const struct controller version_1_cpu = {"/sys/fs/cgroup/cpu", NULL, NULL, NULL, "cpu.cfs_quota_us",
+static const struct controller version_1_cpu = {"/sys/fs/cgroup/cpu", NULL, NULL, {NULL}, "cpu.cfs_quota_us",
                                                 "cpu.cfs_period_us"};
 
 static void apply_memory(const char *root, const struct controller *group, const char *folder,
@@ -126,8 +126,11 @@ static void apply_memory(const char *root, const struct controller *group, const
     if (limit <= 0 || limit >= out->ram_bytes) /* v1 writes a huge number for "no limit" */
         return;
     int64_t usage = read_small(root, folder, group->usage, text) ? strtoll(text, NULL, 10) : 0;
-    int64_t cache = read_small(root, folder, "memory.stat", text) ? find_number(text, group->cache_key) : 0;
-    apply_limit(out, limit, limit - usage + ot_max(cache, 0), " within the container's limit");
+    int64_t cache = 0; /* pages of files, which the kernel drops when memory is short */
+    bool has_stat = read_small(root, folder, "memory.stat", text);
+    for (int i = 0; i < 2 && has_stat; i++)
+        cache += ot_max(find_number(text, group->cache_keys[i]), 0);
+    apply_limit(out, limit, limit - usage + cache, " within the container's limit");
 }
 
 static void apply_quota(const char *root, const struct controller *group, const char *folder,
