@@ -30,8 +30,8 @@ int ot_grow_map_open(const char *path, size_t bytes, struct ot_grow_map *map);
 int ot_grow_map_add(struct ot_grow_map *map, const void *data, size_t bytes);
 /* Cuts a file to the bytes that it has, and writes all to disk. Does nothing with memory. Errors: OT_E_IO. */
 int ot_grow_map_flush(struct ot_grow_map *map);
-/* Tells the kernel that later reads are in no order. With a file, a read then brings its own pages alone; else
- * it brings up to megabytes around them. */
+/* Tells the kernel that later reads are in no order. With a file, a read then brings its own pages alone;
+ * else it brings up to megabytes around them. */
 void ot_grow_map_expect_random(const struct ot_grow_map *map);
 /* Bytes of memory that only this process can give back; 0 with a file. */
 size_t ot_grow_map_memory(const struct ot_grow_map *map);
