@@ -161,25 +161,18 @@ static int move_tiles(struct ot_search *s) {
     return taken;
 }
 
-/* Tries state on the device in the place of a slot, with larger tiles too. Either alone gains nothing: the
- * slots leave no room for state, and fewer of them hide less. */
+/* Tries state on the device in the place of a slot. Either alone gains nothing: the slots leave no room for
+ * state, and fewer of them hide less. */
 static int move_state_for_slot(struct ot_search *s) {
-    const int slots = s->out->plan.weight_slots[0] - 1;
-    bool may = slots > 0 && s->given->slots == 0 && ot_planner_may_split(s);
+    struct ot_plan_request request = s->out->forced;
     double gpu, stream;
-    int taken = 0, rc;
+    request.slots = s->out->plan.weight_slots[0] - 1;
+    request.state = s->given->state;
+    if (request.slots < 1 || s->given->slots > 0 || !ot_planner_may_split(s))
+        return 0;
     ot_planner_get_fractions(s, &gpu, &stream);
-    for (int larger = 1; larger <= 2 && may; larger++) {
-        struct ot_plan_request request = s->out->forced;
-        request.slots = slots;
-        request.state = s->given->state;
-        if (s->given->tile_params == 0)
-            request.tile_params = larger * s->out->plan.tile_params;
-        ot_planner_set_fractions(s, gpu + 0.125, stream, &request);
-        OT_TRY(rc = ot_planner_try(s, &request, 0));
-        taken += rc;
-    }
-    return taken;
+    ot_planner_set_fractions(s, gpu + 0.125, stream, &request);
+    return ot_planner_try(s, &request, 0);
 }
 
 /* ---- kept activations ---- */
