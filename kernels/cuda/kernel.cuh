@@ -10,6 +10,8 @@
  *   variables.
  * - Allowed are __syncthreads, __syncwarp, full-mask shuffles, votes, and atomics on 32- and 64-bit numbers.
  * - PTX only through the wrappers of ptx.cuh and ptx_hopper.cuh.
+ * - Names that a file keeps to itself are in an inline namespace with the file's name, such as adamw_cu. In
+ *   an anonymous one, nvcc names them by the path of the source: two folders would give two programs.
  *
  * EXACTNESS. Everything is compiled with -fmad=false (host: -ffp-contract=off) and without fast-math: a
  * product and a sum are two roundings unless the code says fmaf. So the emulator has the GPU's bits wherever

@@ -145,7 +145,7 @@ struct ot_layout {
 
 /* Measures the memory that blocks work in. A plan holds the result, for a search. */
 struct ot_workspace ot_plan_workspace(const struct ot_chain *chain, int64_t micro_tokens);
-/* What a middle block saves of a micro-batch at a level: chain->saved_bytes. */
+/* Returns the bytes that a middle block saves of a micro-batch at a level, as chain->saved_bytes does. */
 size_t ot_plan_saved_bytes(const struct ot_chain *chain, const struct ot_plan *plan, int block,
                            enum ot_keep_level level);
 /* Lays out the buffers of a plan. Errors: OT_E_BUDGET (a size overflows, or no memory for the tables). Free

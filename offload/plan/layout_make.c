@@ -181,7 +181,8 @@ static void add_slab(struct ot_layout_maker *mk, int s) {
         add_training(mk, s);
 }
 
-/* How many slabs after s are layers of the same size in the same homes, and so have the same buffers. */
+/* Counts the slabs right after s that are layers of the same size in the same homes: they have the same
+ * buffers. */
 static int count_others(const struct ot_layout_maker *mk, int s) {
     const struct ot_slab_spec *spec = &mk->chain->slabs[s];
     const struct ot_slab_plan *plan = &mk->plan->slabs[s];
@@ -314,7 +315,7 @@ static void add_slots(struct ot_layout_maker *mk) {
     }
 }
 
-/* What every middle block saves at a level; 0: they differ. */
+/* Returns the bytes that every middle block saves at a level; 0 if blocks differ. */
 static size_t saved_alike(const struct ot_chain *chain, enum ot_keep_level level, int64_t micro_tokens) {
     size_t saved = 0;
     for (int b = 1; b < chain->n_blocks - 1; b++) {

@@ -185,8 +185,8 @@ static int mix(const struct ot_session *session, struct ot_rows *rows) {
     return ot_mixture_make(&config, rows->copies, rows->parts);
 }
 
-/* By default, of large data: the loss is known to less than a hundredth then, and an evaluation stays shorter
- * than the training between two of them. */
+/* The most rows that are held out by default. More of them would make each evaluation longer, and its loss
+ * hardly more exact. */
 enum { MOST_EVAL_ROWS = 5000 };
 
 static int split(const struct ot_session *session, struct ot_rows *rows) {
