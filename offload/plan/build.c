@@ -241,6 +241,8 @@ uint64_t ot_plan_print(const struct ot_plan *p) {
     hash = ot_mix(ot_mix(hash, p->shard.mode), p->shard.rank);
     hash = ot_mix(ot_mix(hash, p->shard.turn_blocks), p->shard.head_layers);
     hash = ot_mix(ot_mix(hash, p->shard.late_layers), p->shard.late_percent);
+    for (int i = 0; p->shard.mode == OT_SHARD_STAGES && i < ot_shard_stages(&p->shard); i++)
+        hash = ot_mix(hash, p->shard.layers[i]);
     hash = ot_mix(ot_mix(ot_mix(hash, p->shard.in_flight), p->shard.one_copy), p->shard.stages);
     hash = ot_mix(ot_mix(ot_mix(hash, p->micro_tokens), p->sections), p->boundaries_pass);
     return ot_mix(ot_mix(hash, p->max_micro), p->tile_params);

@@ -124,6 +124,7 @@ enum ot_shard_mode {
 };
 const char *ot_shard_mode_name(enum ot_shard_mode mode); /* "none", "state", "full", "stages" */
 
+enum { OT_SHARD_MOST_STAGES = 64 };
 /* Zeros are one rank. */
 struct ot_shard {
     int rank, ranks; /* ranks 0 counts as 1 */
@@ -141,6 +142,8 @@ struct ot_shard {
     int late_layers, late_percent;
     int in_flight; /* stages: the most rounds of a step that are under way at the same time; 0: one */
     int stages;    /* stages: how many there are; a divisor of `ranks`; 0: one for each rank */
+    /* stages: the layers of each, for ranks that are unlike (ot_stages_deal); all 0: equal work for each */
+    uint8_t layers[OT_SHARD_MOST_STAGES];
 };
 
 enum { OT_SHARD_WORLD_GROUPS = 8 };

@@ -13,9 +13,18 @@ enum { OT_KEEP_CHOSEN = -1, OT_SHADOWS_CHOSEN = -1 };
  * most half of them. */
 enum ot_fetch_choice { OT_FETCH_CHOSEN, OT_FETCH_USED_PARTS, OT_FETCH_ALL_PARTS };
 
+/* The machine of a rank. */
+struct ot_rank_machine {
+    size_t budget_bytes[OT_TIER_COUNT];
+    double slowness; /* the time of its compute lane for some work; only ratios between ranks count */
+};
+
 struct ot_plan_request {
     const struct ot_chain *chain;
     size_t budget_bytes[OT_TIER_COUNT];
+    /* Stages of ranks that are unlike: [ranks], by rank. NULL: all have the budgets of the request. A plan of
+     * one rank does not read it. Not owned. */
+    const struct ot_rank_machine *machines;
     int64_t sequence_tokens; /* tokens of one packed sequence */
     int64_t step_sequences;  /* sum over all ranks */
     int64_t micro_sequences; /* sequences of a micro-batch; 0: chosen to fit the budgets */

@@ -1,9 +1,12 @@
 #include "offload/plan/stages.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "src/base/error.h"
 #include "src/base/minmax.h"
+
+static_assert((int)OT_SHARD_MOST_STAGES == (int)OT_MAX_RANKS, "a rank may be a stage");
 
 bool ot_plan_is_divided(const struct ot_plan *plan) {
     return ot_shard_ranks(&plan->shard) > 1 && plan->shard.mode != OT_SHARD_NONE;
@@ -192,39 +195,81 @@ static int layers_of(const struct ot_chain *chain, const struct ot_shard *shard,
     return rest / others + (number < rest % others);
 }
 
-/* Gives each stage in its turn as many layers as `limit` percent of the first layer's work allow, but at
- * least one, unless the head is its work. False: some stage has more work than that. */
-static bool deal_within(const struct ot_chain *chain, const struct ot_shard *shard, int limit, int *counts) {
-    int n = chain->n_blocks - 2, stages = ot_shard_stages(shard), next = 0;
-    int head = shard->head_layers > 0 ? head_stage(chain, shard) : -1;
+/* A division by work. speeds, most: as in ot_stages_deal; NULL: the stages are alike. */
+struct deal {
+    const struct ot_chain *chain;
+    const struct ot_shard *shard;
+    const int *speeds, *most;
+};
+
+/* Gives each stage in its turn as many layers as it computes in the time that the fastest stage needs for
+ * `limit` percent of the first layer's work, but at least one, unless the head is its work. False: some stage
+ * needs more time than that. counts: [stages]. */
+static bool deal_within(const struct deal *deal, int64_t limit, int *counts) {
+    const struct ot_shard *shard = deal->shard;
+    int n = deal->chain->n_blocks - 2, stages = ot_shard_stages(shard), next = 0;
+    int head = shard->head_layers > 0 ? head_stage(deal->chain, shard) : -1;
     for (int stage = 0; stage < stages; stage++) {
-        int work = stage == head ? 100 * shard->head_layers : 0;
+        int64_t room = deal->speeds ? limit * deal->speeds[stage] / 100 : limit;
+        int64_t work = stage == head ? 100 * shard->head_layers : 0;
         int later = stages - 1 - stage - (head > stage); /* stages that need a layer */
         counts[stage] = 0;
-        while (next < n) {
+        while (next < n && !(deal->most && counts[stage] == deal->most[stage])) {
             int more = next < n - shard->late_layers ? 100 : shard->late_percent;
             bool must = counts[stage] == 0 && stage != head;
-            if (!must && (work + more > limit || n - next <= later))
+            if (!must && (work + more > room || n - next <= later))
                 break;
             work += more;
             counts[stage]++;
             next++;
         }
-        if (work > limit)
+        if (work > room)
             return false;
     }
     return next == n;
 }
 
+/* Deals the layers so that the stage that takes longest takes the least. */
+static void deal(const struct deal *deal, int *counts) {
+    const struct ot_shard *shard = deal->shard;
+    int n = deal->chain->n_blocks - 2, late = shard->late_layers;
+    int64_t limit =
+        (100 * (n - late + shard->head_layers) + shard->late_percent * late) / ot_shard_stages(shard);
+    while (!deal_within(deal, limit, counts))
+        limit++;
+}
+
+static bool has_counts(const struct ot_shard *shard) {
+    bool any = false;
+    for (int stage = 0; stage < ot_shard_stages(shard); stage++)
+        any = any || shard->layers[stage] > 0;
+    return any;
+}
+
 /* The number of layers of each stage. counts: [OT_MAX_RANKS]. */
 static void count_layers(const struct ot_chain *chain, const struct ot_shard *shard, int *counts) {
-    int n = chain->n_blocks - 2, stages = ot_shard_stages(shard), late = shard->late_layers;
-    int limit = (100 * (n - late + shard->head_layers) + shard->late_percent * late) / stages;
-    bool by_work = late > 0 && shard->turn_blocks == 0 && n >= stages;
+    int n = chain->n_blocks - 2, stages = ot_shard_stages(shard);
+    bool given = has_counts(shard);
     for (int stage = 0; stage < stages; stage++)
-        counts[stage] = layers_of(chain, shard, stage);
-    while (by_work && !deal_within(chain, shard, limit, counts))
-        limit++;
+        counts[stage] = given ? shard->layers[stage] : layers_of(chain, shard, stage);
+    if (!given && shard->late_layers > 0 && shard->turn_blocks == 0 && n >= stages)
+        deal(&(struct deal){chain, shard, NULL, NULL}, counts);
+}
+
+bool ot_stages_deal(const struct ot_chain *chain, struct ot_shard *shard, const int *speeds,
+                    const int *most) {
+    int n = chain->n_blocks - 2, stages = ot_shard_stages(shard), counts[OT_MAX_RANKS], room = 0;
+    bool all = n >= stages && n <= UINT8_MAX;
+    for (int stage = 0; stage < stages; stage++) {
+        room += ot_min(most[stage], n);
+        all = all && speeds[stage] > 0 && most[stage] > 0;
+    }
+    if (!all || room < n)
+        return false;
+    deal(&(struct deal){chain, shard, speeds, most}, counts);
+    for (int stage = 0; stage < stages; stage++)
+        shard->layers[stage] = (uint8_t)counts[stage];
+    return true;
 }
 
 /* The stage of layer number i. */
@@ -266,6 +311,13 @@ static int give(const struct ot_chain *chain, struct ot_plan *plan, int block, i
     return 0;
 }
 
+static int check_counts(int n, int stages, const int *counts) {
+    int all = 0;
+    for (int stage = 0; stage < stages; stage++)
+        all += counts[stage];
+    return all == n ? 0 : ot_fail(OT_E_INTERNAL, "the stages have %d of the %d layers", all, n);
+}
+
 int ot_stages_divide(const struct ot_chain *chain, struct ot_plan *plan) {
     const struct ot_shard *shard = &plan->shard;
     int n = chain->n_blocks - 2, counts[OT_MAX_RANKS];
@@ -278,6 +330,7 @@ int ot_stages_divide(const struct ot_chain *chain, struct ot_plan *plan) {
     for (int s = 0; s < chain->n_slabs; s++)
         plan->slabs[s].owner = -1;
     count_layers(chain, shard, counts);
+    OT_TRY(check_counts(n, ot_shard_stages(shard), counts));
     OT_TRY(give(chain, plan, 0, 0));
     for (int i = 0; i < n; i++)
         OT_TRY(give(chain, plan, i + 1, layer_stage(chain, shard, counts, i)));

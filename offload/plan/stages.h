@@ -20,7 +20,8 @@
  * embedding, it belongs to rank 0: the slab has one owner, and no weight crosses. A large vocabulary makes
  * the head as much work as some layers, so its rank gets fewer of them (shard.head_layers). The layers of a
  * decoder behind an encoder are more work than the encoder's: contiguous stages then have equal work, and not
- * equally many layers (shard.late_layers).
+ * equally many layers (shard.late_layers). Ranks may be unlike: one has a slower card, or less memory. Then
+ * each has as many layers as its speed and its memory allow (shard.layers).
  *
  * All blocks that use a slab have one owner, but for SHARED SLABS (offload/block.h), such as the position
  * biases of a T5. The owner of a shared slab is the rank of the first block that uses it: it alone has the
@@ -92,6 +93,11 @@ bool ot_plan_is_divided(const struct ot_plan *plan);
 /* Sets the owners of all slabs, if the plan has stages. Errors: OT_E_USAGE: the chain has too few layers for
  * the ranks, or blocks of several ranks would use one slab. */
 int ot_stages_divide(const struct ot_chain *chain, struct ot_plan *plan);
+/* Sets shard->layers for stages that are unlike, so that the slowest stage takes the least time. speeds:
+ * [stages], in percent of the fastest stage. most: [stages], the layers for which a stage has room. The work
+ * of the head and of late layers counts as the shard says. Returns false, and leaves the shard as it is, if
+ * the stages have no room for all layers, or some stage for none. */
+bool ot_stages_deal(const struct ot_chain *chain, struct ot_shard *shard, const int *speeds, const int *most);
 /* Errors: as ot_stages_divide, for a plan of this shard. */
 int ot_stages_check(const struct ot_chain *chain, const struct ot_shard *shard);
 

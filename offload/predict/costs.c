@@ -110,6 +110,13 @@ void ot_costs_free(struct ot_costs *costs) {
     *costs = (struct ot_costs){0};
 }
 
+struct ot_costs ot_costs_slowed(const struct ot_costs *costs, double factor) {
+    struct ot_costs slowed = *costs;
+    double before = costs->slower[OT_LANE_COMPUTE];
+    slowed.slower[OT_LANE_COMPUTE] = factor == 1 ? before : factor * (before > 0 ? before : 1);
+    return slowed;
+}
+
 double ot_costs_model_flops(const struct ot_costs *costs, const struct ot_chain *chain,
                             const struct ot_plan *plan) {
     double flops = 0;

@@ -61,6 +61,9 @@ double ot_costs_attention_rate(const struct ot_rates *rates, const struct ot_cha
 int ot_costs_estimate(const struct ot_chain *chain, const struct ot_rates *rates, int64_t sequence_tokens,
                       int64_t micro_tokens, struct ot_costs *out);
 void ot_costs_free(struct ot_costs *costs);
+/* The costs of a machine whose compute lane takes `factor` times as long. They share `blocks`: do not free
+ * them. */
+struct ot_costs ot_costs_slowed(const struct ot_costs *costs, double factor);
 
 /* The cost of one task while no other lane works, in a step of full micro-batches. bytes: the bytes that it
  * moves on its lane. flops: 0 for copies. seconds: infinite if the task needs a rate that is 0. */

@@ -71,16 +71,16 @@ static void add(struct contest *c, struct ot_shard shard, double handicap) {
 /* Turns of one layer, and one turn for each rank, in rounds that flow behind each other. A pipeline needs a
  * round for each rank in flight, and as many again because activations take their time to cross. */
 static void add_stages(struct contest *c, int number, double handicap) {
-    struct ot_shard stages = c->request->shard;
-    stages.mode = OT_SHARD_STAGES;
-    stages.stages = number;
-    set_work(c->request->chain, c->costs, &stages);
-    stages.turn_blocks = 1;
-    stages.in_flight = 0;
-    add(c, stages, handicap);
-    stages.turn_blocks = 0;
-    stages.in_flight = 2 * ot_shard_stages(&stages);
-    add(c, stages, handicap);
+    struct ot_plan_request request = *c->request;
+    struct ot_shard *stages = &request.shard;
+    stages->mode = OT_SHARD_STAGES;
+    stages->stages = number;
+    set_work(request.chain, c->costs, stages);
+    for (stages->turn_blocks = 1; stages->turn_blocks >= 0; stages->turn_blocks--) {
+        stages->in_flight = stages->turn_blocks == 1 ? 0 : 2 * ot_shard_stages(stages);
+        ot_stages_deal_by_speed(&request);
+        add(c, *stages, handicap);
+    }
 }
 
 /* True if the stages divide the ranks, and `world` allows the number of replicas. */

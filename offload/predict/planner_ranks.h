@@ -4,8 +4,9 @@
  * (plan/stages.h) differ, and wait for each other, so all ranks are planned and simulated together
  * (planner_stages.c): a search of one rank's plan tries each change on all ranks at once. Ranks with equally
  * many layers, and with the same edges of the model, always have the same choices. At the end each other
- * shape is changed by itself. The ranks are taken to be alike: the budgets and the rates of the request are
- * those of each.
+ * shape is changed by itself. The budgets and the rates of the request are those of each rank, unless stages
+ * are unlike (request->machines): then each has budgets of its own, and its compute lane is as slow as its
+ * machine. All its other rates are taken to be those of the request.
  *
  * THE CONTEST. The ways to divide the work are the modes, one copy of the weights, and two divisions into
  * stages: turns of one layer, and one turn for each rank; of several numbers of stages, if the number is open
@@ -44,6 +45,13 @@ struct ot_shard_choice {
 int ot_planner_choose_shard(const struct ot_plan_request *request, const struct ot_costs *costs,
                             struct ot_shard_open open, struct ot_planner_result *out,
                             struct ot_shard_choice *choice);
+/* Compares the machines of n ranks, as measured. Those that are alike become equal, with the worst of their
+ * numbers. Returns true if some are unlike: then a request needs the table. */
+bool ot_machines_sort(struct ot_rank_machine *machines, int n);
+/* Divides the layers of stages that are unlike (request->machines) by the room that each has, if a stage has
+ * none for its layers of request->shard. Does nothing else, also if no division fits. */
+void ot_stages_find_room(struct ot_plan_request *request);
+
 /* The mode with the next best step after the mode `chosen`; < 0: there is none. */
 int ot_shard_runner_up(const struct ot_shard_choice *choice, enum ot_shard_mode chosen);
 

@@ -22,14 +22,17 @@ struct shape {
     /* Parameters of its slabs: the layers of an encoder-decoder are not equal, and one rank has what they
      * share. */
     int64_t trained, frozen;
+    struct ot_rank_machine machine;
 };
 
-static struct shape shape_of(const struct ot_chain *chain, const struct ot_plan *divided, int rank) {
+static struct shape shape_of(const struct ot_plan_request *request, const struct ot_plan *divided, int rank) {
+    const struct ot_chain *chain = request->chain;
     struct ot_plan of_rank = *divided;
     of_rank.shard.rank = ot_shard_rank_of(&divided->shard, 0, rank);
     struct shape shape = {.layers = ot_plan_middle_blocks(chain, &of_rank, 1),
                           .first = ot_block_is_own(chain, &of_rank, 0),
-                          .last = ot_block_is_own(chain, &of_rank, chain->n_blocks - 1)};
+                          .last = ot_block_is_own(chain, &of_rank, chain->n_blocks - 1),
+                          .machine = ot_stages_machine(request, rank)};
     for (int s = 0; s < chain->n_slabs; s++)
         if (ot_slab_is_own(&of_rank, s))
             *(chain->slabs[s].frozen ? &shape.frozen : &shape.trained) += chain->slabs[s].n_params;
@@ -38,7 +41,8 @@ static struct shape shape_of(const struct ot_chain *chain, const struct ot_plan 
 
 static bool is_same(struct shape a, struct shape b) {
     return a.layers == b.layers && a.first == b.first && a.last == b.last && a.trained == b.trained &&
-           a.frozen == b.frozen;
+           a.frozen == b.frozen && a.machine.slowness == b.machine.slowness &&
+           memcmp(a.machine.budget_bytes, b.machine.budget_bytes, sizeof a.machine.budget_bytes) == 0;
 }
 
 /* Finds the first rank of each rank's shape, and the rank that works most. */
@@ -52,7 +56,8 @@ static int find_shapes(struct ot_stages *st, const struct ot_plan_request *reque
     OT_TRY_GOTO(ot_stages_divide(chain, &divided), rc, out);
     st->leader = ot_block_owner(chain, &divided, chain->n_blocks - 1);
     for (int r = 0; r < st->ranks; r++)
-        for (st->like[r] = 0; !is_same(shape_of(chain, &divided, st->like[r]), shape_of(chain, &divided, r));)
+        for (st->like[r] = 0;
+             !is_same(shape_of(request, &divided, st->like[r]), shape_of(request, &divided, r));)
             st->like[r]++;
 out:
     free(divided.slabs);
@@ -82,7 +87,7 @@ static int make_plans(struct ot_stages *st, const struct ot_plan_request *reques
             continue;
         if (st->settled[st->like[r]].chain)
             rq = st->settled[st->like[r]];
-        rq.shard.rank = ot_shard_rank_of(&rq.shard, 0, r);
+        ot_stages_move(&rq, r);
         ot_plan_force_micro(&rq, plan->micro_tokens);
         rq.rounds = ot_plan_rounds(plan);
         rq.is_trial = true;
@@ -107,19 +112,27 @@ double ot_stages_tasks(const struct ot_stages *st, const struct ot_chain *chain)
     return tasks;
 }
 
+/* The costs of a rank. They share `blocks` with those of the search; do not free them. */
+static struct ot_costs costs_of(const struct ot_stages *st, int rank) {
+    return ot_costs_slowed(st->costs, st->slowness ? st->slowness[rank] : 1);
+}
+
 bool ot_stages_make(struct ot_stages *st, const struct ot_plan_request *request, const struct ot_plan *plan,
-                    const struct ot_costs *costs, double limit) {
-    if (ot_plan_least_seconds(request->chain, plan, costs) >= limit || make_plans(st, request, plan) < 0)
+                    double limit) {
+    struct ot_costs searched = costs_of(st, ot_shard_stage(&request->shard));
+    if (ot_plan_least_seconds(request->chain, plan, &searched) >= limit || make_plans(st, request, plan) < 0)
         return false;
-    for (int r = 0; r < st->ranks; r++)
-        if (ot_plan_least_seconds(request->chain, &st->plans[r], costs) >= limit)
+    for (int r = 0; r < st->ranks; r++) {
+        struct ot_costs costs = costs_of(st, r);
+        if (ot_plan_least_seconds(request->chain, &st->plans[r], &costs) >= limit)
             return false;
+    }
     return true;
 }
 
-int ot_stages_simulate(struct ot_stages *st, const struct ot_chain *chain, const struct ot_costs *costs,
-                       double limit, struct ot_prediction *out) {
-    int rc = ot_simulate_ranks(chain, st->plans, st->ranks, costs, limit, st->predictions);
+int ot_stages_simulate(struct ot_stages *st, const struct ot_chain *chain, double limit,
+                       struct ot_prediction *out) {
+    int rc = ot_simulate_ranks(chain, st->plans, st->ranks, st->costs, st->slowness, limit, st->predictions);
     if (rc <= 0)
         return rc;
     *out = st->predictions[st->searched];
@@ -141,7 +154,7 @@ int ot_stages_settle(const struct ot_stages *st, struct ot_plan_request *request
             struct ot_plan plan;
             if (st->like[r] != r)
                 continue;
-            rq.shard.rank = ot_shard_rank_of(&rq.shard, 0, r);
+            ot_stages_move(&rq, r);
             int rc = ot_plan_make(&rq, &plan);
             if (rc < 0)
                 *short_of = plan;
@@ -166,13 +179,16 @@ static int refine_shape(struct ot_search *s, int rank) {
     struct ot_plan_request given = *s->given;
     struct ot_planner_result *best = s->out, own = {.forced = st->settled[rank]};
     struct ot_search of_rank = *s;
-    given.shard.rank = own.forced.shard.rank = ot_shard_rank_of(&given.shard, 0, rank);
+    struct ot_costs costs = costs_of(st, rank);
+    ot_stages_move(&given, rank);
+    ot_stages_move(&own.forced, rank);
     given.micro_sequences = own.forced.micro_sequences;
     given.sections = own.forced.sections;
     given.rounds = own.forced.rounds;
     OT_TRY(ot_plan_make(&own.forced, &own.plan));
     own.prediction = best->prediction;
     of_rank.given = &given;
+    of_rank.costs = &costs;
     of_rank.out = &own;
     of_rank.effort = REFINE_EFFORT;
     st->settled[rank].chain = NULL;
@@ -197,19 +213,18 @@ int ot_stages_refine(struct ot_search *s) {
 }
 
 /* Replaces the leader's result by that of a rank: by the settled request of its shape, if there is one. */
-static int finish(struct ot_stages *st, int rank, const struct ot_costs *costs,
-                  struct ot_planner_result *out) {
+static int finish(struct ot_stages *st, int rank, struct ot_planner_result *out) {
     const struct ot_plan_request *settled = &st->settled[st->like[rank]];
     struct ot_plan_request request = settled->chain ? *settled : out->forced;
     int tried = out->tried;
-    request.shard.rank = ot_shard_rank_of(&request.shard, 0, rank);
+    ot_stages_move(&request, rank);
     request.rounds = ot_plan_rounds(&out->plan);
     ot_plan_free(&out->plan);
     *out = (struct ot_planner_result){.forced = request, .tried = tried};
     OT_TRY(ot_plan_make(&request, &out->plan));
     int rc = make_plans(st, &request, &out->plan);
     if (rc == 0)
-        rc = ot_stages_simulate(st, request.chain, costs, INFINITY, &out->prediction);
+        rc = ot_stages_simulate(st, request.chain, INFINITY, &out->prediction);
     out->prediction = st->predictions[rank];
     if (rc < 0)
         ot_plan_free(&out->plan);
@@ -232,6 +247,20 @@ static void close_stages(struct ot_stages *st) {
     free(st->settled);
     free(st->plans);
     free(st->predictions);
+    free(st->slowness);
+}
+
+/* Lists the slowness of the stages, if they are unlike. */
+static int find_slowness(struct ot_stages *st, const struct ot_plan_request *request) {
+    double own = ot_stages_machine(request, ot_shard_stage(&request->shard)).slowness;
+    if (!request->machines)
+        return 0;
+    st->slowness = calloc((size_t)st->ranks, sizeof *st->slowness);
+    if (!st->slowness)
+        return ot_fail(OT_E_BUDGET, "no memory to plan %d ranks", st->ranks);
+    for (int r = 0; r < st->ranks; r++)
+        st->slowness[r] = ot_stages_machine(request, r).slowness / own;
+    return 0;
 }
 
 static int choose(const struct ot_plan_request *request, const struct ot_costs *costs,
@@ -241,19 +270,23 @@ static int choose(const struct ot_plan_request *request, const struct ot_costs *
                            .like = calloc(n, sizeof *st.like),
                            .settled = calloc(n, sizeof *st.settled),
                            .plans = calloc(n, sizeof *st.plans),
-                           .predictions = calloc(n, sizeof *st.predictions)};
+                           .predictions = calloc(n, sizeof *st.predictions),
+                           .costs = costs};
     struct ot_plan_memo *memo = request->memo ? NULL : ot_plan_memo_open();
     struct ot_plan_request of_leader = *request;
     int rc = st.like && st.settled && st.plans && st.predictions
                  ? find_shapes(&st, request)
                  : ot_fail(OT_E_BUDGET, "no memory to plan %d ranks", st.ranks);
+    if (rc == 0)
+        rc = find_slowness(&st, request);
+    struct ot_costs leaders = costs_of(&st, st.leader);
     *out = (struct ot_planner_result){.forced = *request};
-    of_leader.shard.rank = ot_shard_rank_of(&request->shard, 0, st.leader);
+    ot_stages_move(&of_leader, st.leader);
     of_leader.memo = memo ? memo : request->memo;
     if (rc == 0)
-        rc = ot_planner_search(&of_leader, costs, start, &st, limit, out);
+        rc = ot_planner_search(&of_leader, &leaders, start, &st, limit, out);
     if (rc == 0)
-        rc = finish(&st, ot_shard_stage(&request->shard), costs, out);
+        rc = finish(&st, ot_shard_stage(&request->shard), out);
     if (rc == 0)
         rc = move_to_replica(request->shard.rank, out);
     out->forced.memo = request->memo;
@@ -276,17 +309,20 @@ static bool may_halve(const struct ot_plan_request *request, const struct ot_pla
 }
 
 /* Each stage alone may fit in fewer rounds than all do together, since they have one micro-batch and one
- * number of rounds. So a refusal is tried again in 2, 4, 8 .. rounds, which need less of the device. */
+ * number of rounds. So a refusal is tried again in 2, 4, 8 .. rounds, which need less of the device. Of ranks
+ * that are unlike, those with little memory get fewer layers first. */
 static int choose_rounds(const struct ot_plan_request *request, const struct ot_costs *costs, double limit,
                          struct ot_planner_result *out) {
     struct ot_plan_request more = *request;
     struct ot_error why;
-    int rc = choose(request, costs, NULL, limit, out);
-    if (rc != -OT_E_BUDGET || request->rounds > 0)
+    int rc = choose(request, costs, NULL, limit, out), most = request->rounds > 0 ? 0 : MOST_TRIED_ROUNDS;
+    if (rc != -OT_E_BUDGET)
         return rc;
     struct ot_shortage shortage = out->plan.shortage;
     ot_error_save(&why, rc);
-    for (more.rounds = 2; more.rounds <= MOST_TRIED_ROUNDS && rc == -OT_E_BUDGET; more.rounds *= 2)
+    if (ot_stages_deal_by_room(&more))
+        rc = choose(&more, costs, NULL, limit, out);
+    for (more.rounds = 2; more.rounds <= most && rc == -OT_E_BUDGET; more.rounds *= 2)
         rc = choose(&more, costs, NULL, limit, out);
     if (rc == 0)
         return 0;
@@ -315,6 +351,7 @@ static int halve(const struct ot_plan_request *request, const struct ot_costs *c
     struct ot_planner_result other;
     double most = out->prediction.step_seconds * (1 - OT_PLANNER_MARGIN);
     int64_t micro = smaller_micro(request, out);
+    memcpy(half.shard.layers, out->forced.shard.layers, sizeof half.shard.layers);
     ot_plan_force_micro(&half, micro);
     ot_plan_force_micro(&start, micro);
     start.rounds = rounds;

@@ -308,8 +308,8 @@ int ot_planner_simulate(struct ot_search *s, const struct ot_plan_request *reque
                         const struct ot_plan *plan, double limit, struct ot_prediction *out) {
     if (!s->stages)
         return ot_simulate_faster(request->chain, plan, s->costs, limit, out);
-    return ot_stages_make(s->stages, request, plan, s->costs, limit)
-               ? ot_stages_simulate(s->stages, request->chain, s->costs, limit, out)
+    return ot_stages_make(s->stages, request, plan, limit)
+               ? ot_stages_simulate(s->stages, request->chain, limit, out)
                : 0;
 }
 
@@ -325,11 +325,11 @@ static int simulate_new(struct ot_search *s, const struct ot_plan_request *reque
         return ot_planner_simulate(s, request, plan, limit, out);
     }
     s->effort -= MAKING_TASKS * request->chain->n_slabs * (st->ranks - 1);
-    if (!ot_stages_make(st, request, plan, s->costs, limit) ||
+    if (!ot_stages_make(st, request, plan, limit) ||
         was_noted(s->seen->plans, &s->seen->n, ot_stages_print(st)))
         return 0;
     s->effort -= ot_stages_tasks(st, request->chain);
-    return ot_stages_simulate(st, request->chain, s->costs, limit, out);
+    return ot_stages_simulate(st, request->chain, limit, out);
 }
 
 int ot_planner_make(struct ot_search *s, const struct ot_plan_request *request, double limit,

@@ -77,6 +77,8 @@ struct ot_stages {
     int searched;          /* the rank whose plan the search makes */
     struct ot_plan *plans; /* [ranks]: of the last try */
     struct ot_prediction *predictions;
+    const struct ot_costs *costs; /* of the rank of the user's request */
+    double *slowness;             /* [ranks]: relative to that rank; NULL: all are alike */
 };
 
 /* ---- a search from one plan ---- */
@@ -167,6 +169,18 @@ int ot_planner_search(const struct ot_plan_request *request, const struct ot_cos
                       const struct ot_plan_request *start, struct ot_stages *stages, double limit,
                       struct ot_planner_result *out);
 
+/* ---- planner_machines.c ---- */
+
+/* The machine of a stage: the least of its holders. Without request->machines: the request's budgets. */
+struct ot_rank_machine ot_stages_machine(const struct ot_plan_request *request, int stage);
+/* Makes the request one of another stage: the rank that has it in the first replica, and its budgets. */
+void ot_stages_move(struct ot_plan_request *request, int stage);
+/* Divide the layers among ranks that are unlike: by their speeds alone; or also by the layers for which they
+ * have room. The second returns false if that divides them as before, or if they have no room for all. Do
+ * nothing without request->machines. */
+void ot_stages_deal_by_speed(struct ot_plan_request *request);
+bool ot_stages_deal_by_room(struct ot_plan_request *request);
+
 /* ---- planner_stages.c ---- */
 
 /* Same as ot_planner_choose_from, for the rank of request->shard, with the division of request->shard. */
@@ -179,14 +193,14 @@ int ot_stages_settle(const struct ot_stages *stages, struct ot_plan_request *req
 /* Makes the plans of all ranks beside the plan of the request. False: a rank has none, or needs `limit`
  * seconds a step. */
 bool ot_stages_make(struct ot_stages *stages, const struct ot_plan_request *request,
-                    const struct ot_plan *plan, const struct ot_costs *costs, double limit);
+                    const struct ot_plan *plan, double limit);
 /* A hash of these plans; their tasks, estimated. */
 uint64_t ot_stages_print(const struct ot_stages *stages);
 double ot_stages_tasks(const struct ot_stages *stages, const struct ot_chain *chain);
 /* Simulates these plans. As ot_simulate_ranks; *out is of the searched rank, but a lane is exposed as long
  * as on the rank that waits most for it. */
-int ot_stages_simulate(struct ot_stages *stages, const struct ot_chain *chain, const struct ot_costs *costs,
-                       double limit, struct ot_prediction *out);
+int ot_stages_simulate(struct ot_stages *stages, const struct ot_chain *chain, double limit,
+                       struct ot_prediction *out);
 /* Changes the plans of the other shapes, one shape at a time. */
 int ot_stages_refine(struct ot_search *s);
 

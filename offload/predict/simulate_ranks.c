@@ -18,6 +18,7 @@ struct member {
     struct pipeline *of;
     struct ot_layout layout;
     struct ot_schedule schedule;
+    struct ot_costs costs;           /* shares `blocks` */
     struct ot_simulation simulation; /* sim points to it */
     struct sim sim;
     bool has_layout, has_schedule, has_sim;
@@ -132,9 +133,10 @@ static double waits_until(const struct member *m) {
 }
 
 /* Makes a rank's schedule, and finds the costs of its tasks. */
-static int open_member(struct pipeline *p, const struct ot_plan *plan, struct member *m) {
+static int open_member(struct pipeline *p, const struct ot_plan *plan, double slowness, struct member *m) {
     m->of = p;
-    m->simulation = (struct ot_simulation){p->chain, plan, &m->layout, &m->schedule, p->costs};
+    m->costs = ot_costs_slowed(p->costs, slowness);
+    m->simulation = (struct ot_simulation){p->chain, plan, &m->layout, &m->schedule, &m->costs};
     OT_TRY(ot_layout_make(p->chain, plan, &m->layout));
     m->has_layout = true;
     OT_TRY(ot_schedule_make_draft(p->chain, plan, &m->layout, &p->times, &m->schedule));
@@ -260,7 +262,8 @@ static void close_pipeline(struct pipeline *p) {
 }
 
 int ot_simulate_ranks(const struct ot_chain *chain, const struct ot_plan *plans, int ranks,
-                      const struct ot_costs *costs, double limit, struct ot_prediction *out) {
+                      const struct ot_costs *costs, const double *slowness, double limit,
+                      struct ot_prediction *out) {
     struct pipeline p = {.chain = chain,
                          .costs = costs,
                          .ranks = ranks,
@@ -271,7 +274,7 @@ int ot_simulate_ranks(const struct ot_chain *chain, const struct ot_plan *plans,
         return ot_fail(OT_E_BUDGET, "no memory to simulate %d ranks", ranks);
     OT_TRY_GOTO(ot_stage_times_make(chain, plans, OT_PASS_TRAIN, &p.times), rc, out);
     for (int r = 0; r < ranks; r++) {
-        OT_TRY_GOTO(open_member(&p, &plans[r], &p.members[r]), rc, out);
+        OT_TRY_GOTO(open_member(&p, &plans[r], slowness ? slowness[r] : 1, &p.members[r]), rc, out);
         if (ot_sim_least_step(&p.members[r].sim) >= limit)
             goto out;
     }

@@ -18,10 +18,12 @@
 #include "offload/predict/simulate.h"
 
 /* Simulates the plans of all ranks [ranks] of the first replica, which fit together: plans[r] is the plan of
- * its rank with stage r. costs: of a rank. out: [ranks]; all ranks have the same step_seconds, within the
- * rounding of steps. As ot_simulate_faster, returns 1 with the predictions if a step takes less than `limit`,
- * else 0, and gives up as soon as that is clear. Errors: as ot_simulate_plan. */
+ * its rank with stage r. costs: of a rank. slowness: [ranks], the time of each compute lane, relative to
+ * these costs; NULL: all are alike. out: [ranks]; all ranks have the same step_seconds, within the rounding
+ * of steps. As ot_simulate_faster, returns 1 with the predictions if a step takes less than `limit`, else 0,
+ * and gives up as soon as that is clear. Errors: as ot_simulate_plan. */
 int ot_simulate_ranks(const struct ot_chain *chain, const struct ot_plan *plans, int ranks,
-                      const struct ot_costs *costs, double limit, struct ot_prediction *out);
+                      const struct ot_costs *costs, const double *slowness, double limit,
+                      struct ot_prediction *out);
 
 #endif

@@ -137,7 +137,11 @@ static int open_model(struct ot_session *s, const struct ot_session_need *need) 
     if (need->cache_tokens)
         OT_TRY(find_cache(s, need));
     OT_TRY(ot_session_ranks_find_sharing(s));
-    return need->train ? ot_session_ranks_find_division(s, need->resumed_ranks, need->resumed_stages) : 0;
+    if (!need->train)
+        return 0;
+    OT_TRY(ot_session_ranks_find_division(s, need->resumed_ranks, need->resumed_stages));
+    struct ot_plan_request request = make_request(s, need);
+    return ot_session_ranks_divide(s, &request);
 }
 
 /* ---- ranks that do not train ---- */

@@ -404,6 +404,12 @@ struct choice {
     struct ot_shard shard;
 };
 
+/* The time of a layer for a token. */
+static double layer_seconds(const struct ot_costs *costs) {
+    const struct ot_block_cost *layer = &costs->blocks[costs->n_blocks > 2];
+    return layer->forward.per_token + layer->backward.per_token;
+}
+
 static int choose_first(struct ot_session *s, const struct ot_plan_request *request,
                         const struct ot_costs *costs, struct ot_planner_result *out) {
     bool any_mode = s->options->shard == OT_CHOICE_SHARD_AUTO && !request->shard.one_copy &&
@@ -419,6 +425,7 @@ int ot_session_ranks_choose_plan(struct ot_session *s, struct ot_plan_request *r
     struct ot_error why;
     if (!s->ranks.comm)
         return ot_planner_choose(request, costs, out);
+    OT_TRY(ot_session_ranks_compare(s, layer_seconds(costs), request));
     if (ot_is_rank0(s)) {
         choice.rc = choose_first(s, request, costs, out);
         ot_error_save(&why, (int)choice.rc);
@@ -435,5 +442,7 @@ int ot_session_ranks_choose_plan(struct ot_session *s, struct ot_plan_request *r
     request->rounds = choice.rounds > 0 ? (int)choice.rounds : request->rounds;
     request->weights = choice.shard.one_copy ? OT_HOME_HOST : request->weights;
     ot_plan_force_micro(request, choice.micro_tokens);
+    if (request->machines && request->shard.mode == OT_SHARD_STAGES)
+        ot_session_ranks_tell_layers(s, &request->shard);
     return ot_is_rank0(s) ? 0 : ot_planner_choose(request, costs, out);
 }

@@ -106,6 +106,8 @@ struct ot_session_ranks {
     struct ot_trace_text *traces;
     int n_traces;
     bool may_stages; /* the ranks may divide the model into stages, if that is faster */
+    /* By rank, once it is measured: budgets, and the time of a layer for a token. */
+    struct ot_rank_machine machines[OT_SHARD_MOST_STAGES];
 };
 
 struct ot_session_plan {

@@ -1,11 +1,13 @@
 #include "src/session/session_ranks.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "offload/comm/crossing.h"
 #include "offload/comm/shared_memory.h"
 #include "offload/plan/stages.h"
+#include "offload/predict/planner_ranks.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
@@ -131,6 +133,39 @@ int ot_session_ranks_find_division(struct ot_session *s, int resumed_ranks, int 
         ot_log(OT_LOG_INFO, "shard   stages: they keep the bits of one rank, with which the run began");
     s->ranks.shard = stages;
     return 0;
+}
+
+int ot_session_ranks_compare(struct ot_session *s, double seconds, struct ot_plan_request *request) {
+    struct ot_rank_machine own = {.slowness = seconds};
+    memcpy(own.budget_bytes, request->budget_bytes, sizeof own.budget_bytes);
+    OT_TRY(ot_comm_all_gather_host(s->ranks.comm, &own, sizeof own, s->ranks.machines));
+    bool unlike = ot_machines_sort(s->ranks.machines, ot_comm_ranks(s->ranks.comm));
+    request->machines = unlike ? s->ranks.machines : NULL;
+    return 0;
+}
+
+int ot_session_ranks_divide(struct ot_session *s, const struct ot_plan_request *request) {
+    struct ot_plan_request divided = *request;
+    uint8_t *layers = divided.shard.layers;
+    if (!s->ranks.comm || divided.shard.mode != OT_SHARD_STAGES)
+        return 0;
+    OT_TRY(ot_session_ranks_compare(s, 1, &divided));
+    ot_stages_find_room(&divided);
+    OT_TRY(ot_comm_broadcast_host(s->ranks.comm, layers, sizeof divided.shard.layers, 0));
+    memcpy(s->ranks.shard.layers, layers, sizeof divided.shard.layers);
+    if (layers[0] > 0 && s->options->no_forecast) /* else speeds may change it */
+        ot_session_ranks_tell_layers(s, &divided.shard);
+    return 0;
+}
+
+void ot_session_ranks_tell_layers(const struct ot_session *s, const struct ot_shard *shard) {
+    char text[8 * OT_SHARD_MOST_STAGES] = "";
+    size_t used = 0;
+    for (int stage = 0; stage < ot_shard_stages(shard) && used < sizeof text; stage++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%d", stage > 0 ? " + " : "",
+                                 shard->layers[stage]);
+    if (ot_is_rank0(s))
+        ot_log(OT_LOG_INFO, "shard   stages of %s layers: the ranks differ in speed or memory", text);
 }
 
 void ot_session_ranks_put_json(const struct ot_session *s, const char *key, struct ot_json_writer *w) {

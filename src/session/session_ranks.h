@@ -30,6 +30,14 @@ int ot_session_ranks_find_sharing(struct ot_session *session);
  * if these divide the ranks. With --deterministic world all bits are the same, and the choice is always
  * open. Errors: OT_E_BUDGET. */
 int ot_session_ranks_find_division(struct ot_session *session, int resumed_ranks, int resumed_stages);
+/* Lists the machines of all ranks in the request, if some are unlike, for plans with stages. seconds: the
+ * time of this rank for some work, the same on all. Errors: OT_E_COMM. */
+int ot_session_ranks_compare(struct ot_session *session, double seconds, struct ot_plan_request *request);
+/* Before speeds are measured: sets session->ranks.shard.layers, if equally many layers do not fit on stages
+ * whose memory is unlike. Errors: OT_E_COMM. */
+int ot_session_ranks_divide(struct ot_session *session, const struct ot_plan_request *request);
+/* Logs, on rank 0, how the layers are divided among ranks that are unlike. */
+void ot_session_ranks_tell_layers(const struct ot_session *session, const struct ot_shard *shard);
 /* Writes an object for people: the numbers of ranks and hosts, the shard mode, the communicator. Writes
  * nothing with one rank. */
 void ot_session_ranks_put_json(const struct ot_session *session, const char *key, struct ot_json_writer *w);

@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import shutil
 
 import program
 import tiny_models
+from launchers import run_commands, torchrun
 
 WORLD = ["--device", "cpu", "--steps", "4", "--micro-batch", "1", "--deterministic", "world"]
 OWN = ("log.jsonl", "run.json", "finished.json", "README.md")  # of the run: names, times, options
@@ -119,6 +121,32 @@ class Result(program.ProgramTest):
             result = program.run("train", *program.SMALL, "--data", self.rows, "--no-save", *words, *ranks)
             self.assertEqual(result.code, 2, result.err)
             self.assertIn(phrase, result.err)
+
+    def test_stages_of_ranks_with_unequal_memory(self):
+        """The rank with little memory gets fewer layers, with and without a forecast; the bits stay those of one rank."""
+        config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 128, "intermediate_size": 1024,
+                  "num_hidden_layers": 12, "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 512,
+                  "rms_norm_eps": 1e-5, "tie_word_embeddings": False}
+        self.train("tokens", *WORLD)
+        with open(self.path("tokens/config.json")) as file:
+            config["vocab_size"] = json.load(file)["vocab_size"]
+        os.mkdir(self.path("deep"))
+        with open(self.path("deep/config.json"), "w") as file:
+            json.dump(config, file)
+        shutil.copy(self.path("tokens/tokenizer.json"), self.path("deep"))
+        words = ["train", *program.SMALL, "--model", self.path("deep"), "--data", self.rows, "--device", "cpu", "--steps", 4,
+                 "--micro-batch", 1, "--eval-fraction", 0, "--out"]
+        large, small = ["--gpu-mem", "164M", "--host-mem", "164M"], ["--gpu-mem", "14M", "--host-mem", "22M"]
+        self.succeed(*words, self.path("whole"), "--no-forecast", *large)
+        for number, more in enumerate((["--no-forecast"], [])):
+            out = self.path(f"unequal-{number}")
+            results = run_commands(torchrun, [[*words, out, "--shard", "stages", *more, *memory] for memory in (large, small)])
+            self.assertEqual([result.code for result in results], [0, 0], [result.err for result in results])
+            told = re.search(r"shard   stages of (\d+) \+ (\d+) layers: the ranks differ in speed or memory", results[0].err)
+            self.assertEqual(int(told[1]) + int(told[2]), 12)
+            self.assertGreaterEqual(int(told[1]), 8)
+            self.assertEqual(program.read_bytes(os.path.join(out, "model.safetensors")),
+                             program.read_bytes(self.path("whole/model.safetensors")))
 
     def test_the_run_is_recorded(self):
         self.train("recorded", *WORLD, "--gpus", 2)

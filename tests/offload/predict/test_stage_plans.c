@@ -37,7 +37,7 @@ static void make_plans(struct ot_plan_request rq, struct ot_plan plans[RANKS]) {
 static double check_times(const struct fake *f, const struct ot_plan plans[RANKS],
                           const struct ot_costs *costs, double *most) {
     struct ot_prediction all[RANKS], alone;
-    assert_int_equal(ot_simulate_ranks(&f->chain, plans, RANKS, costs, INFINITY, all), 1);
+    assert_int_equal(ot_simulate_ranks(&f->chain, plans, RANKS, costs, NULL, INFINITY, all), 1);
     *most = 0;
     for (int r = 0; r < RANKS; r++) {
         check_ok(ot_simulate_plan(&f->chain, &plans[r], costs, &alone));
@@ -108,7 +108,7 @@ static void slow_plans_are_given_up(void **state) {
     fake_open_small(&f, OT_BF16, false);
     open_costs(&f, 1e9, &costs);
     make_plans(request_of(&f), plans);
-    assert_int_equal(ot_simulate_ranks(&f.chain, plans, RANKS, &costs, INFINITY, all), 1);
+    assert_int_equal(ot_simulate_ranks(&f.chain, plans, RANKS, &costs, NULL, INFINITY, all), 1);
     double step = all[0].step_seconds, busy = all[0].busy[OT_LANE_COMPUTE];
     const struct {
         double limit;
@@ -116,7 +116,7 @@ static void slow_plans_are_given_up(void **state) {
     } cases[] = {{step * 1.001, 1}, {step * 0.999, 0}, {busy, 0}, {busy / 2, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         again[0].step_seconds = again[RANKS - 1].step_seconds = -1;
-        assert_int_equal(ot_simulate_ranks(&f.chain, plans, RANKS, &costs, cases[i].limit, again),
+        assert_int_equal(ot_simulate_ranks(&f.chain, plans, RANKS, &costs, NULL, cases[i].limit, again),
                          cases[i].rc);
         assert_true(again[0].step_seconds == (cases[i].rc ? step : -1));
         assert_true(again[RANKS - 1].step_seconds == (cases[i].rc ? all[RANKS - 1].step_seconds : -1));
@@ -144,7 +144,7 @@ static void a_slow_rank_is_waited_for(void **state) {
             rq.keep = r == slow ? OT_KEEP_NONE : OT_KEEP_ALL;
             check_ok(ot_plan_make(&rq, &plans[r]));
         }
-        assert_int_equal(ot_simulate_ranks(&f.chain, plans, RANKS, &costs, INFINITY, all), 1);
+        assert_int_equal(ot_simulate_ranks(&f.chain, plans, RANKS, &costs, NULL, INFINITY, all), 1);
         for (int r = 0; r < RANKS; r++) {
             most = fmax(most, all[r].busy[OT_LANE_COMPUTE]);
             assert_true(fabs(all[r].step_seconds / all[0].step_seconds - 1) < 1e-6);
@@ -183,7 +183,7 @@ static void check_all_ranks(const struct fake *f, struct ot_plan_request rq, con
         assert_int_equal(ot_plan_rounds(&plans[r]), rq.rounds);
         check_fits(&chosen[r].forced, &plans[r]);
     }
-    assert_int_equal(ot_simulate_ranks(&f->chain, plans, RANKS, costs, INFINITY, all), 1);
+    assert_int_equal(ot_simulate_ranks(&f->chain, plans, RANKS, costs, NULL, INFINITY, all), 1);
     for (int r = 1; r < RANKS; r++) {
         assert_true(chosen[r].prediction.step_seconds < 1.02 * all[r].step_seconds);
         assert_true(chosen[r].prediction.bytes[OT_LANE_COMM] == all[r].bytes[OT_LANE_COMM]);
