@@ -131,7 +131,7 @@ void ot_stages_find_room(struct ot_plan_request *request) {
 bool ot_stages_deal_by_room(struct ot_plan_request *request) {
     int speeds[OT_SHARD_MOST_STAGES], most[OT_SHARD_MOST_STAGES], stages = ot_shard_stages(&request->shard);
     struct ot_shard before = request->shard;
-    if (!request->machines || request->chain->n_blocks - 2 < stages)
+    if (!request->machines)
         return false;
     find_speeds(request, speeds);
     for (int stage = 0; stage < stages; stage++)
