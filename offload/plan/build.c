@@ -463,8 +463,7 @@ int ot_plan_refuse(const struct ot_plan_request *rq, const struct ot_shortage *s
     if (alone[OT_TIER_NVME] && rq->budget_bytes[OT_TIER_NVME] == 0)
         return ot_fail(OT_E_BUDGET, "nvme: no disk is given, but the plan needs %s", nvme);
     if (alone[OT_TIER_NVME])
-        return ot_fail(OT_E_BUDGET,
-                       "nvme: the part of the model that does not fit gpu and host memory needs %s", nvme);
+        return ot_fail(OT_E_BUDGET, "nvme: the data that does not fit gpu and host memory needs %s", nvme);
     if (alone[OT_TIER_GPU] && alone[OT_TIER_HOST])
         return ot_fail(OT_E_BUDGET,
                        "gpu or host memory: the smallest plan for %lld-token sequences needs %s, or %s",
@@ -473,7 +472,6 @@ int ot_plan_refuse(const struct ot_plan_request *rq, const struct ot_shortage *s
         return ot_fail(OT_E_BUDGET, "gpu memory: the smallest plan for %lld-token sequences needs %s",
                        (long long)rq->sequence_tokens, gpu);
     if (alone[OT_TIER_HOST])
-        return ot_fail(OT_E_BUDGET,
-                       "host memory: the part of the model that does not fit gpu memory needs %s", host);
+        return ot_fail(OT_E_BUDGET, "host memory: the data that does not fit gpu memory needs %s", host);
     return refuse_together(rq, shortage->together);
 }
