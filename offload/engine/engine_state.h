@@ -115,8 +115,8 @@ struct ot_engine {
     bool one_copy_is_read;              /* a forward pass alone has read it since the last step */
     struct ot_store *store;             /* NULL: the plan has nothing on nvme */
     struct ot_store_piece *slab_pieces; /* pieces of one slab's weights, for the nvme_read lane */
-    struct ot_store_piece
-        *cache_pieces[2];             /* of a block's cache: for the nvme_read and the nvme_write lane */
+    /* Pieces of a block's cache, for the nvme_read and the nvme_write lane; NULL: it is not on nvme. */
+    struct ot_store_piece *cache_pieces[2];
     struct ot_engine_staging staging; /* initialised if `store` is not NULL */
     /* Several threads may put segments at the same time (params.c): taken for all but copies in host memory.
      */

@@ -121,6 +121,10 @@ static void senseless_caches_are_refused(void **state) {
     check_fails(ot_plan_make(&rq, &plan), OT_E_USAGE, "texts of -1 tokens");
     rq.cache_rows = (int64_t)1 << 40;
     check_fails(ot_plan_make(&rq, &plan), OT_E_USAGE, "tokens have no keys and values");
+    rq.cache_rows = INT32_MAX;
+    f.chain.kv_elems = INT64_MAX / INT32_MAX / 16;
+    check_fails(ot_plan_make(&rq, &plan), OT_E_BUDGET, "more than any machine has");
+    f.chain.kv_elems = f.hidden;
     rq.cache_rows = 10;
     rq.cache = OT_HOME_HOST;
     check_ok(ot_plan_make(&rq, &plan));
