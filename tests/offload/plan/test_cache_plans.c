@@ -84,8 +84,8 @@ static void a_forced_home_is_honoured(void **state) {
     }
 }
 
-/* Each amount that the refusal names is enough, whichever home the cache then has, and not much more than
- * enough. */
+/* A refusal names each tier that more of helps, whichever home the cache then has, and the amount is enough
+ * and not much more than enough. */
 static void a_refusal_says_what_is_enough(void **state) {
     (void)state;
     struct fake f;
@@ -99,9 +99,12 @@ static void a_refusal_says_what_is_enough(void **state) {
             rq.budget_bytes[OT_TIER_HOST] = host * MIB;
             assert_false(plan_or_cure(&rq, &plan));
             const struct ot_shortage shortage = plan.shortage;
-            for (int t = 0; t < OT_TIER_COUNT; t++) {
-                struct ot_plan_request less = rq;
+            for (int t = 0; t <= OT_TIER_HOST; t++) {
+                struct ot_plan_request less = rq, plenty = rq;
                 less.budget_bytes[t] = shortage.alone[t] - MIB;
+                plenty.budget_bytes[t] = (size_t)1 << 34;
+                assert_int_equal(ot_plan_make(&plenty, &plan) == 0, shortage.alone[t] > 0);
+                ot_plan_free(&plan);
                 if (shortage.alone[t] == 0)
                     continue;
                 check_fails(ot_plan_make(&less, &plan), OT_E_BUDGET, "short by");
