@@ -114,6 +114,34 @@ static void a_refusal_says_what_is_enough(void **state) {
     assert_true(named > 20);
 }
 
+/* On nvme k and v of a block have 256 extents each, or fewer of a page: the least that are whole pages. */
+static void extents_are_small(void **state) {
+    (void)state;
+    static const int64_t rows[] = {1, 1023, 1024, 1025, 2047, 2048, 99999, 131072, 131073};
+    struct fake f;
+    fake_open_small(&f, OT_BF16, false);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct ot_plan_request rq = generation(&f);
+        struct ot_plan plan;
+        struct ot_layout layout;
+        size_t bytes = (size_t)(rows[i] * f.hidden) * 2, extent = 4096;
+        rq.cache_rows = rows[i];
+        rq.cache = OT_HOME_NVME;
+        rq.budget_bytes[OT_TIER_NVME] = (size_t)1 << 34;
+        while (extent * 256 < bytes)
+            extent += 4096;
+        size_t each = (bytes + extent - 1) / extent;
+        check_ok(ot_plan_make(&rq, &plan));
+        check_ok(ot_layout_make(&f.chain, &plan, &layout));
+        assert_int_equal(layout.cache_extent_bytes, extent);
+        assert_int_equal(layout.cache_bytes, each * extent);
+        assert_int_equal(layout.n_extents, 2 * each * (size_t)f.layers);
+        assert_int_equal(layout.buffers[layout.host_cache_slots[0]].bytes, 2 * each * extent);
+        ot_layout_free(&layout);
+        ot_plan_free(&plan);
+    }
+}
+
 static void senseless_caches_are_refused(void **state) {
     (void)state;
     struct fake f;
@@ -150,9 +178,8 @@ static void senseless_caches_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_first_home_with_room),
-        cmocka_unit_test(a_forced_home_is_honoured),
-        cmocka_unit_test(a_refusal_says_what_is_enough),
+        cmocka_unit_test(the_first_home_with_room),      cmocka_unit_test(a_forced_home_is_honoured),
+        cmocka_unit_test(a_refusal_says_what_is_enough), cmocka_unit_test(extents_are_small),
         cmocka_unit_test(senseless_caches_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
