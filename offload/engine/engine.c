@@ -303,6 +303,8 @@ void ot_engine_close(struct ot_engine *en) {
         free(en->steps[i].comparisons);
     }
     free(en->slab_pieces);
+    free(en->cache_pieces[0]);
+    free(en->cache_pieces[1]);
     ot_layout_free(&en->layout);
     free(en->plan.slabs);
     pthread_mutex_destroy(&en->putting);

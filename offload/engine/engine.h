@@ -198,8 +198,8 @@ int ot_engine_prepare_passes(struct ot_engine *engine);
 
 /* ---- generation (engine/texts.c; drained) ---- */
 
-/* Texts grow side by side. Each has its own part of one key/value cache, on the device. A pass through the
- * blocks continues as many texts as plan.texts allows, so streamed weights cross the bus once for all of
+/* Texts grow side by side. Each has its own part of one key/value cache, wherever its home is. A pass through
+ * the blocks continues as many texts as plan.texts allows, so streamed weights cross the bus once for all of
  * them:
  *
  *   prompts   A micro-batch is (a piece of) one prompt, up to plan.micro_tokens tokens. Those of a
@@ -218,8 +218,8 @@ struct ot_text_room {
     int64_t n_inputs;
     int64_t capacity; /* tokens with the inputs */
 };
-/* Begins a generation of n texts: allocates their cache from the device's budget. One generation at a time
- * per engine. Errors: OT_E_INPUT, OT_E_BUDGET. */
+/* Begins a generation of n texts. One generation at a time per engine. Errors: OT_E_INPUT; OT_E_BUDGET: the
+ * texts have more tokens than plan.cache_rows. */
 int ot_engine_texts_begin(struct ot_engine *engine, const struct ot_text_room *rooms, int n);
 struct ot_text_tokens {
     int text; /* ascending, each at most once */
@@ -231,7 +231,7 @@ struct ot_text_tokens {
  * full. */
 int ot_engine_texts_append(struct ot_engine *engine, const struct ot_text_tokens *appended, int n,
                            float *logits);
-/* The size of a cache for `capacity` tokens of all texts, for the extra bytes of a plan request. */
+/* The bytes of the keys and values of `capacity` tokens, in all blocks. */
 size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity);
 
 /* The same for a single text. */

@@ -1,5 +1,5 @@
-/* Declarations that the files of the engine share (engine.c, tasks.c, staging.c, decide.c, shadow.c,
- * diagnose.c, nvme.c, staging.c, params.c, rank_tasks.c, snapshot_copy.c). Internal to offload/. */
+/* Declarations that the files of the engine share (engine.c, tasks.c, texts.c, cache.c, decide.c,
+ * shadow.c, diagnose.c, nvme.c, staging.c, params.c, rank_tasks.c, snapshot_copy.c). Internal to offload/. */
 #ifndef OT_OFFLOAD_ENGINE_ENGINE_STATE_H
 #define OT_OFFLOAD_ENGINE_ENGINE_STATE_H
 
@@ -81,10 +81,7 @@ struct ot_engine_staging {
 
 /* A generation (texts.c). */
 struct ot_engine_texts {
-    char *
-        memory; /* the key/value cache: of each middle block, k and v of `rows` tokens; NULL: no generation */
-    int64_t rows;
-    int n;
+    int n; /* 0: no generation */
     /* The rows of a text in the cache: [first, first + capacity), of which `past` are filled. With pairs the
      * first `inputs` are the inputs. */
     struct ot_engine_text {
@@ -118,7 +115,9 @@ struct ot_engine {
     bool one_copy_is_read;              /* a forward pass alone has read it since the last step */
     struct ot_store *store;             /* NULL: the plan has nothing on nvme */
     struct ot_store_piece *slab_pieces; /* pieces of one slab's weights, for the nvme_read lane */
-    struct ot_engine_staging staging;   /* initialised if `store` is not NULL */
+    /* Pieces of a block's cache, for the nvme_read and the nvme_write lane; NULL: it is not on nvme. */
+    struct ot_store_piece *cache_pieces[2];
+    struct ot_engine_staging staging; /* initialised if `store` is not NULL */
     /* Several threads may put segments at the same time (params.c): taken for all but copies in host memory.
      */
     pthread_mutex_t putting;
@@ -302,9 +301,16 @@ int ot_engine_run_pass(struct ot_engine *engine, enum ot_pass pass, struct ot_bo
                        float **results);
 void ot_engine_clear_results(struct ot_engine *engine);
 
-/* Texts (texts.c): the cache and the logits of a block's run. */
+/* The cache of generation (cache.c). find: the cache and the logits of a block's run. copy: runs a CACHE_IN
+ * or a CACHE_OUT. pieces: lists the extents that an NVME_READ or an NVME_WRITE of a cache moves, at most all
+ * of its buffer on nvme, and returns their number. */
 void ot_engine_find_cache(const struct ot_engine *engine, const struct ot_task *task,
                           struct ot_block_run *run);
+void ot_engine_copy_cache(const struct ot_engine *engine, const struct ot_task *task, int64_t step,
+                          struct ot_lane *lane);
+int ot_engine_cache_pieces(const struct ot_engine *engine, const struct ot_task *task, int64_t step,
+                           struct ot_store_piece *pieces);
+/* The number of logits of a pass (texts.c). */
 int64_t ot_engine_logits_of_pass(const struct ot_engine *engine, int64_t step);
 
 #endif

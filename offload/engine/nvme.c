@@ -15,7 +15,16 @@ static int open_pieces(struct ot_engine *en) {
         most = ot_max(tiles, most);
     }
     en->slab_pieces = malloc((size_t)most * sizeof *en->slab_pieces);
-    return en->slab_pieces ? 0 : ot_fail(OT_E_BUDGET, "no memory for slabs of %d tiles", most);
+    if (!en->slab_pieces)
+        return ot_fail(OT_E_BUDGET, "no memory for slabs of %d tiles", most);
+    const struct ot_layout *layout = &en->layout;
+    size_t extents = layout->cache_extent_bytes ? 2 * layout->cache_bytes / layout->cache_extent_bytes : 0;
+    for (int write = 0; write < 2 && extents > 0; write++) {
+        en->cache_pieces[write] = malloc(extents * sizeof *en->cache_pieces[write]);
+        if (!en->cache_pieces[write])
+            return ot_fail(OT_E_BUDGET, "no memory for a cache of %zu extents", extents);
+    }
+    return 0;
 }
 
 int ot_engine_open_store(struct ot_engine *en, const struct ot_store_config *config) {
@@ -106,19 +115,22 @@ void ot_engine_start_task(void *context, const struct ot_task *task, int64_t ste
     struct ot_store_piece few[3], *pieces = few;
     bool write = task->kind == OT_TASK_NVME_WRITE;
     int n;
-    if (task->block >= 0 && en->steps[step & 1].micro_tokens[task->micro] == 0) { /* no such micro-batch */
+    bool activations = task->block >= 0 && task->cache == OT_NO_BUFFER;
+    if (activations && en->steps[step & 1].micro_tokens[task->micro] == 0) { /* no such micro-batch */
         done(arg, NULL);
         return;
     }
-    if (task->via != OT_NO_BUFFER) {
+    if (task->cache != OT_NO_BUFFER) {
+        n = ot_engine_cache_pieces(en, task, step, pieces = en->cache_pieces[write]);
+    } else if (task->via != OT_NO_BUFFER) {
         n = tile_pieces(en, task, few);
-    } else if (task->block >= 0 || task->tile >= 0) {
+    } else if (activations || task->tile >= 0) {
         few[0] = only_piece(en, task);
         n = 1;
     } else {
         n = slab_pieces(en, task, step, pieces = en->slab_pieces);
     }
-    if (n == 0) { /* no part is chosen: no micro-batch is in the round, or the step is given up */
+    if (n == 0) { /* no row is filled; or no part is chosen: the round has no micro-batch, or is given up */
         done(arg, NULL);
         return;
     }

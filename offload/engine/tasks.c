@@ -568,6 +568,10 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
     case OT_TASK_STATE_OUT:
         state_out(en, task, lane);
         break;
+    case OT_TASK_CACHE_IN:
+    case OT_TASK_CACHE_OUT:
+        ot_engine_copy_cache(en, task, step, lane);
+        break;
     case OT_TASK_LOSS_OUT:
         loss_out(en, task, step, lane);
         break;

@@ -7,16 +7,7 @@
 #include "src/base/error.h"
 #include "src/base/minmax.h"
 
-/* ---- the cache ---- */
-
-static size_t cache_bytes(const struct ot_engine *en, int64_t rows) {
-    return (size_t)(rows * en->chain.kv_elems) * ot_dtype_bytes(en->chain.dtype);
-}
-
-size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity) {
-    size_t one = (size_t)capacity * (size_t)chain->kv_elems * ot_dtype_bytes(chain->dtype);
-    return 2 * one * (size_t)(chain->n_blocks - 2);
-}
+/* ---- begin and end ---- */
 
 static int check_room(const struct ot_engine *en, const struct ot_text_room *room) {
     int64_t own = room->capacity - room->n_inputs;
@@ -33,10 +24,15 @@ static int check_room(const struct ot_engine *en, const struct ot_text_room *roo
 
 int ot_engine_texts_begin(struct ot_engine *en, const struct ot_text_room *rooms, int n) {
     struct ot_engine_texts *texts = &en->texts;
-    void *memory;
+    int64_t rows = 0;
     assert(n > 0);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         OT_TRY(check_room(en, &rooms[i]));
+        rows += rooms[i].capacity;
+    }
+    if (rows > en->plan.cache_rows)
+        return ot_fail(OT_E_BUDGET, "texts of %lld tokens do not fit the plan's cache of %lld tokens",
+                       (long long)rows, (long long)en->plan.cache_rows);
     ot_engine_decode_end(en);
     texts->at = calloc((size_t)n, sizeof *texts->at);
     texts->pieces = calloc((size_t)en->plan.max_micro, sizeof *texts->pieces);
@@ -45,41 +41,18 @@ int ot_engine_texts_begin(struct ot_engine *en, const struct ot_text_room *rooms
         ot_engine_decode_end(en);
         return ot_fail(OT_E_BUDGET, "no memory for %d texts", n);
     }
-    for (int i = 0; i < n; i++) {
-        texts->at[i] = (struct ot_engine_text){texts->rows, rooms[i].capacity, 0, rooms[i].n_inputs};
-        texts->rows += rooms[i].capacity;
-    }
-    int rc = ot_device_alloc(en->device, ot_engine_kv_bytes(&en->chain, texts->rows), "the key/value cache",
-                             &memory);
-    if (rc < 0) {
-        ot_engine_decode_end(en);
-        return rc;
-    }
-    texts->memory = memory;
+    rows = 0;
+    for (int i = 0; i < n; rows += rooms[i++].capacity)
+        texts->at[i] = (struct ot_engine_text){rows, rooms[i].capacity, 0, rooms[i].n_inputs};
     texts->n = n;
     return 0;
 }
 
 void ot_engine_decode_end(struct ot_engine *en) {
-    ot_device_free(en->device, en->texts.memory);
     free(en->texts.at);
     free(en->texts.pieces);
     free(en->texts.continued);
     en->texts = (struct ot_engine_texts){0};
-}
-
-/* ---- what tasks ask ---- */
-
-void ot_engine_find_cache(const struct ot_engine *en, const struct ot_task *task, struct ot_block_run *run) {
-    const struct ot_engine_piece *piece = &en->texts.pieces[task->micro];
-    run->logits += piece->first_logits * en->chain.vocab;
-    run->kv = (struct ot_kv_cache){.n_past = piece->past, .texts = piece->texts};
-    if (task->block == 0 || task->block == en->chain.n_blocks - 1)
-        return;
-    size_t bytes = cache_bytes(en, en->texts.rows), before = cache_bytes(en, piece->first);
-    char *k = en->texts.memory + 2 * bytes * (size_t)(task->block - 1);
-    run->kv.k = k + before;
-    run->kv.v = k + bytes + before;
 }
 
 int64_t ot_engine_logits_of_pass(const struct ot_engine *en, int64_t step) {

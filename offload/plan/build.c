@@ -184,6 +184,16 @@ static void set_kept(const struct ot_plan_request *rq, const struct ot_candidate
     plan->host_kept_slots = ot_plan_kept_blocks(plan, OT_TIER_NVME) > 0 ? plan->kept_slots + 2 : 0;
 }
 
+/* The cache of generation. While a block computes, the next cache comes in through another slot. A slot on
+ * the host is in use for longer, until its new rows are on the disk. */
+static void set_cache(const struct ot_plan_request *rq, const struct ot_candidate *c, struct ot_plan *plan) {
+    bool passes = rq->cache_rows > 0 && rq->cache != OT_HOME_GPU;
+    plan->cache_rows = rq->cache_rows;
+    plan->cache = rq->cache_rows > 0 ? rq->cache : OT_HOME_GPU;
+    plan->cache_slots = passes ? c->cache_slots : 0;
+    plan->host_cache_slots = passes && rq->cache == OT_HOME_NVME ? c->cache_slots + 1 : 0;
+}
+
 int ot_candidate_micro(const struct ot_plan_request *rq, int64_t micro_sequences) {
     int64_t micro = (rq->step_sequences + micro_sequences - 1) / micro_sequences;
     return (int)(ot_shard_own_groups(&rq->shard) * ot_shard_group_micro(&rq->shard, micro));
@@ -208,6 +218,7 @@ static void set_fields(const struct ot_plan_request *rq, const struct ot_candida
     plan->max_micro = ot_candidate_micro(rq, c->micro_sequences) * ot_plan_sections(plan);
     ot_plan_set_rounds(plan, c->rounds);
     set_kept(rq, c, plan);
+    set_cache(rq, c, plan);
     set_staging(rq, plan);
     plan->shadow_frames = c->shadow_frames;
     bool leave = rq->train && plan->activations != OT_HOME_GPU;
@@ -245,6 +256,7 @@ uint64_t ot_plan_print(const struct ot_plan *p) {
         hash = ot_mix(hash, p->shard.layers[i]);
     hash = ot_mix(ot_mix(ot_mix(hash, p->shard.in_flight), p->shard.one_copy), p->shard.stages);
     hash = ot_mix(ot_mix(ot_mix(hash, p->micro_tokens), p->sections), p->boundaries_pass);
+    hash = ot_mix(ot_mix(ot_mix(hash, p->cache_rows), p->cache), p->cache_slots);
     return ot_mix(ot_mix(hash, p->max_micro), p->tile_params);
 }
 
@@ -397,6 +409,9 @@ int ot_plan_check_request(const struct ot_plan_request *rq) {
         return ot_fail(OT_E_USAGE,
                        "plan: cannot reserve %lld bytes of device memory and %lld bytes of host memory",
                        (long long)rq->extra_device_bytes, (long long)rq->extra_host_bytes);
+    if (rq->cache_rows < 0 || rq->cache_rows > INT32_MAX)
+        return ot_fail(OT_E_USAGE, "plan: texts of %lld tokens have no keys and values",
+                       (long long)rq->cache_rows);
     OT_TRY(ot_shard_check(&rq->shard));
     return ot_plan_check_fractions(rq->fractions, rq->state);
 }
@@ -450,8 +465,7 @@ int ot_plan_refuse(const struct ot_plan_request *rq, const struct ot_shortage *s
     if (alone[OT_TIER_NVME] && rq->budget_bytes[OT_TIER_NVME] == 0)
         return ot_fail(OT_E_BUDGET, "nvme: no disk is given, but the plan needs %s", nvme);
     if (alone[OT_TIER_NVME])
-        return ot_fail(OT_E_BUDGET,
-                       "nvme: the part of the model that does not fit gpu and host memory needs %s", nvme);
+        return ot_fail(OT_E_BUDGET, "nvme: the data that does not fit gpu and host memory needs %s", nvme);
     if (alone[OT_TIER_GPU] && alone[OT_TIER_HOST])
         return ot_fail(OT_E_BUDGET,
                        "gpu or host memory: the smallest plan for %lld-token sequences needs %s, or %s",
@@ -460,7 +474,6 @@ int ot_plan_refuse(const struct ot_plan_request *rq, const struct ot_shortage *s
         return ot_fail(OT_E_BUDGET, "gpu memory: the smallest plan for %lld-token sequences needs %s",
                        (long long)rq->sequence_tokens, gpu);
     if (alone[OT_TIER_HOST])
-        return ot_fail(OT_E_BUDGET,
-                       "host memory: the part of the model that does not fit gpu memory needs %s", host);
+        return ot_fail(OT_E_BUDGET, "host memory: the data that does not fit gpu memory needs %s", host);
     return refuse_together(rq, shortage->together);
 }

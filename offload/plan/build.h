@@ -33,6 +33,7 @@ struct ot_candidate {
     int shadow_frames;
     int slots;
     int tile_slots, grad_slots;
+    int cache_slots; /* for a cache whose home is not the device */
     enum ot_home activations;
 };
 /* The largest value of `spilled`. */

@@ -249,6 +249,20 @@ static int check_kept(const struct ot_chain *chain, const struct ot_plan *plan) 
     return 0;
 }
 
+static int check_cache(const struct ot_plan *plan) {
+    if (plan->cache_rows < 0 || plan->cache_rows > INT32_MAX || plan->cache < OT_HOME_GPU ||
+        plan->cache > OT_HOME_NVME)
+        return ot_fail(OT_E_USAGE, "plan: the keys and values of %lld tokens have no home",
+                       (long long)plan->cache_rows);
+    bool passes = plan->cache_rows > 0 && plan->cache != OT_HOME_GPU;
+    if ((passes && plan->cache_slots < 1) ||
+        (passes && plan->cache == OT_HOME_NVME && plan->host_cache_slots < 1))
+        return ot_fail(OT_E_USAGE,
+                       "plan: the cache lives on the %s, but there is no slot for it to pass through",
+                       ot_tier_name((enum ot_tier)plan->cache));
+    return 0;
+}
+
 int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
     OT_TRY(check_shape(chain, plan));
     OT_TRY(ot_chain_check_parts(chain));
@@ -271,6 +285,7 @@ int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
                        ot_tier_name((enum ot_tier)plan->activations));
     OT_TRY(check_kept(chain, plan));
     OT_TRY(check_shadows(plan));
+    OT_TRY(check_cache(plan));
     if (plan->workspace.tokens != plan->micro_tokens)
         plan->workspace = ot_plan_workspace(chain, plan->micro_tokens);
     return ot_layout_measure(chain, plan, &plan->ledger);

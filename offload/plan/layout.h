@@ -69,6 +69,7 @@ struct ot_layout {
      * holds the sent ones, then the received ones. */
     int *exchange_slots[OT_SLOT_KINDS];
     int *encoded_slots[OT_SLOT_KINDS];
+    int n_blocks;     /* of the chain */
     int n_boundaries; /* boundaries that have their own device buffers */
     int places;       /* the most micro-batches of a round */
     /* Boundary activations of a round: [n_boundaries][places] for all n_blocks - 1 boundaries, or 2 that
@@ -106,6 +107,11 @@ struct ot_layout {
     /* Keys and values of one sequence in sections, for a block at a time, and the sums of their gradients, in
      * fp32 (block.h, SECTIONS). OT_NO_BUFFER: sequences are whole. */
     int row_keys, row_sums;
+    /* Generation: the cache of each middle block that this rank has, at its home [n_blocks], and slots. Each
+     * holds k of all rows, and from cache_bytes on v. On nvme these are extents of cache_extent_bytes: first
+     * those of k, then as many of v. NULL: the plan has no cache. */
+    int *cache, *cache_slots, *host_cache_slots;
+    size_t cache_bytes, cache_extent_bytes;
     int work, scratch, token_loss, logits;
     /* gpu, of a chain that compares (block.h), else OT_NO_BUFFER: the weights of a micro-batch's tokens, and
      * two log-probabilities of each of its comparisons, in double */

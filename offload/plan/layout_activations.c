@@ -1,5 +1,5 @@
-/* The buffers of a layout for activations: boundaries, and what blocks keep for backward, over which shadows
- * of updates may lie. */
+/* The buffers of a layout for activations: boundaries; what blocks keep for backward, over which shadows of
+ * updates may lie; and the keys and values of generation. */
 #include <stdlib.h>
 
 #include "offload/plan/layout_add.h"
@@ -173,4 +173,46 @@ void ot_layout_add_frames(struct ot_layout_maker *mk) {
         list_frames(mk, deal);
 out:
     free(deal);
+}
+
+/* ---- the cache of generation ---- */
+
+/* Extents of k on nvme, and of v, in a block. A step of generation adds a row to each text, and writes the
+ * extent that has it: with more extents it writes less, and reads in smaller pieces. */
+enum { CACHE_EXTENTS = 256 };
+/* A failed write ends the generation, so the old content is not needed. */
+enum { CACHE_SIDES = 1 };
+
+static int add_cache_home(struct ot_layout_maker *mk) {
+    const struct ot_layout *l = mk->layout;
+    static const char name[] = "key/value cache";
+    if (mk->plan->cache != OT_HOME_NVME)
+        return ot_layout_add(mk, (enum ot_tier)mk->plan->cache, name, 2 * l->cache_bytes, 1);
+    return ot_layout_add_extents(mk, name, l->cache_extent_bytes, l->cache_extent_bytes,
+                                 (int)(2 * l->cache_bytes / l->cache_extent_bytes), CACHE_SIDES);
+}
+
+void ot_layout_add_cache(struct ot_layout_maker *mk) {
+    struct ot_layout *l = mk->layout;
+    int blocks = mk->chain->n_blocks;
+    if (mk->plan->cache_rows == 0)
+        return;
+    l->cache_bytes = (size_t)(mk->plan->cache_rows * mk->chain->kv_elems) * ot_dtype_bytes(mk->chain->dtype);
+    if (mk->plan->cache == OT_HOME_NVME) {
+        size_t extent = ot_layout_pages((l->cache_bytes + CACHE_EXTENTS - 1) / CACHE_EXTENTS);
+        l->cache_extent_bytes = extent;
+        l->cache_bytes = (l->cache_bytes + extent - 1) / extent * extent;
+    }
+    l->cache = ot_layout_new_indices(mk, blocks);
+    for (int b = 1; l->cache && b < blocks - 1; b++)
+        if (ot_block_is_own(mk->chain, mk->plan, b))
+            l->cache[b] = add_cache_home(mk);
+}
+
+void ot_layout_add_cache_slots(struct ot_layout_maker *mk) {
+    struct ot_layout *l = mk->layout;
+    static const char name[] = "key/value cache slots";
+    l->cache_slots = ot_layout_add_many(mk, OT_TIER_GPU, name, 2 * l->cache_bytes, mk->plan->cache_slots);
+    l->host_cache_slots =
+        ot_layout_add_many(mk, OT_TIER_HOST, name, 2 * l->cache_bytes, mk->plan->host_cache_slots);
 }

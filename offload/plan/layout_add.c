@@ -237,6 +237,8 @@ int ot_layout_order(const struct ot_chain *chain, const struct ot_plan *plan, co
         put_all(&order, layout, layout->boundary_nvme[i]);
     for (int64_t i = 0; layout->kept && i < (int64_t)chain->n_blocks * layout->places; i++)
         put_all(&order, layout, layout->kept[i]);
+    for (int b = 0; layout->cache && b < chain->n_blocks; b++)
+        put_all(&order, layout, layout->cache[b]);
     assert(order.n == layout->n_extents);
     return 0;
 }
@@ -272,6 +274,9 @@ void ot_layout_free(struct ot_layout *layout) {
     free(layout->kept_slots);
     free(layout->host_kept_slots);
     free(layout->sums);
+    free(layout->cache);
+    free(layout->cache_slots);
+    free(layout->host_cache_slots);
     free(layout->slabs);
     free(layout->buffers);
     memset(layout, 0, sizeof *layout);

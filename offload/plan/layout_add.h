@@ -59,9 +59,12 @@ int *ot_layout_add_many(struct ot_layout_maker *mk, enum ot_tier tier, const cha
 int *ot_layout_new_indices(struct ot_layout_maker *mk, int64_t n);
 
 /* layout_activations.c. kept: the inner activations that blocks keep for backward. frames: of shadows
- * (shadow_updates.h), after kept. */
+ * (shadow_updates.h), after kept. cache: of generation, at its homes; and the slots that it passes through.
+ */
 void ot_layout_add_boundaries(struct ot_layout_maker *mk);
 void ot_layout_add_kept(struct ot_layout_maker *mk);
 void ot_layout_add_frames(struct ot_layout_maker *mk);
+void ot_layout_add_cache(struct ot_layout_maker *mk);
+void ot_layout_add_cache_slots(struct ot_layout_maker *mk);
 
 #endif

@@ -472,6 +472,7 @@ static int make(const struct ot_chain *chain, const struct ot_plan *plan, struct
                 struct ot_layout *out) {
     struct ot_layout_maker mk = {.chain = chain, .plan = plan, .layout = out, .sizes = sizes};
     memset(out, 0, sizeof *out);
+    out->n_blocks = chain->n_blocks;
     out->slabs = calloc((size_t)chain->n_slabs, sizeof *out->slabs);
     if (!out->slabs)
         return ot_fail(OT_E_BUDGET, "no memory for the plan of %d slabs", chain->n_slabs);
@@ -481,6 +482,7 @@ static int make(const struct ot_chain *chain, const struct ot_plan *plan, struct
     }
     mk.others = 0;
     add_sums(&mk);
+    ot_layout_add_cache(&mk);
     out->idle_offset = out->tier_bytes[OT_TIER_GPU];
     add_slots(&mk);
     add_state_slots(&mk);
@@ -493,6 +495,7 @@ static int make(const struct ot_chain *chain, const struct ot_plan *plan, struct
     ot_layout_add_kept(&mk);
     if (ot_plan_has_shadows(plan))
         ot_layout_add_frames(&mk);
+    ot_layout_add_cache_slots(&mk);
     add_workspace(&mk);
     out->idle_bytes = out->tier_bytes[OT_TIER_GPU] - out->idle_offset;
     add_step_buffers(&mk);

@@ -56,6 +56,12 @@
  * own. The extents have one side (store.h): no checkpoint refers to them. Such a step writes and reads 2
  * bytes a parameter more (fp32: 4), and 4 for each round after the first.
  *
+ * CACHE. Generation keeps the keys and values of all tokens of its texts, in every middle block. The plan has
+ * room for cache_rows tokens. The home of this cache is the device, the host or nvme. From the host, the rows
+ * of a block are copied to a device slot before each of its visits, as far as they are filled and belong to a
+ * text of the pass; afterwards the new rows are copied back. From nvme they also pass through a slot on the
+ * host, in extents: a pass reads those that are filled, and writes those that have new rows.
+ *
  * RANKS. With several ranks (plan.h) a rank's tiles, state and waiting gradients cover its holding of each
  * slab, and so do its weights; slots have room for whole slabs. Weights on the host may be one copy of all
  * ranks (slabs.h).
@@ -265,7 +271,7 @@ struct ot_ledger_entry {
     size_t bytes;
     size_t spare_bytes; /* nvme: part of `bytes`, room for new contents beside the present ones */
 };
-enum { OT_LEDGER_MAX = 40 };
+enum { OT_LEDGER_MAX = 48 };
 struct ot_ledger {
     int n;
     struct ot_ledger_entry entries[OT_LEDGER_MAX];
@@ -310,7 +316,11 @@ struct ot_plan {
     /* Micro-batches of the first round, and of each later one but for the last (slabs.h). first_round 0: one
      * round. */
     int first_round, round_micro;
-    int texts;       /* the most texts that one pass of generation continues; 0: one */
+    int texts; /* the most texts that one pass of generation continues; 0: one */
+    /* Generation: the tokens of all texts that grow side by side (0: none), and the home of their keys and
+     * values. */
+    int64_t cache_rows;
+    enum ot_home cache;
     bool train;      /* false: forward only (eval, generate), without gradients and state */
     bool clip;       /* updates wait for the global norm */
     bool fetch_used; /* slabs with parts, in all passes: see used_parts.h */
@@ -327,6 +337,8 @@ struct ot_plan {
      * tile's finished gradients on their way out, or a piece of a sum (slabs.h) on its way out or back.
      * host_activation_slots: boundary activations. */
     int host_weight_slots[OT_SLOT_KINDS], tile_slots, host_grad_slots, host_activation_slots;
+    /* Slots for the cache of a block, if its home is not the device; and on the host, if it is nvme. */
+    int cache_slots, host_cache_slots;
     /* Versions of state and weights on nvme that checkpoints may pin at the same time (store.h). Each one
      * costs every extent another side. */
     int pinned_contents;

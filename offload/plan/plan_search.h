@@ -57,6 +57,8 @@ struct ot_plan_request {
     enum ot_fetch_choice fetch;
     int64_t pass_tokens;       /* not for training: tokens of a usual pass; 0: as many as in a micro-batch */
     int texts;                 /* same as in struct ot_plan */
+    int64_t cache_rows;        /* same as in struct ot_plan */
+    enum ot_home cache;        /* AUTO: the device if there is room, else the host, else nvme */
     int snapshot_slots;        /* same as in struct ot_plan */
     int pinned_contents;       /* same as in struct ot_plan */
     bool is_trial;             /* the caller only wants a plan that fits: out->shortage is not filled in */
@@ -65,7 +67,7 @@ struct ot_plan_request {
     struct ot_shard shard;     /* this rank's, like the budgets */
     size_t staging_bytes;      /* same as in struct ot_plan */
     bool crosses;              /* the same, for plans with stages */
-    /* Bytes of the budgets that the caller uses itself: the key/value cache of generate; rows in memory. */
+    /* Bytes of the budgets that the caller uses itself: scratch of the device's ops; rows in memory. */
     int64_t extra_device_bytes, extra_host_bytes;
 };
 
@@ -87,7 +89,8 @@ void ot_plan_force_micro(struct ot_plan_request *request, int64_t micro_tokens);
  *   3. The same in more than one round: as few rounds as fit.
  *   4. The same with smaller tiles, which need smaller slots.
  *
- * If none fits with whole sequences, sequences are cut into 2, 4, 8 .. sections.
+ * If none fits with whole sequences, sequences are cut into 2, 4, 8 .. sections. If none fits with the cache
+ * of generation on the device, its home is the host, or else nvme.
  *
  * Then it uses the room that is left: for resident slabs (slab 0 first, because the next forward waits for
  * its update first), for waiting gradients of streamed tiles, for slots of tiles on nvme, for kept

@@ -16,6 +16,8 @@ enum { LEAST_TILE_PARAMS = 1 << 16 };
 /* Host slots for tiles on nvme, and for gradients on their way there: TILE_SLOTS let reads, updates and
  * writes overlap. FEW_TILE_SLOTS: if memory is short. */
 enum { TILE_SLOTS = 8, FEW_TILE_SLOTS = 2 };
+/* Device slots for the cache of generation: with two, one cache comes in while a block uses the other. */
+enum { CACHE_SLOTS = 2 };
 
 /* Bytes that a plan needs of each tier, with the bytes that the caller reserves. */
 struct need {
@@ -343,6 +345,7 @@ static int find_all_resident(const struct ot_plan_request *rq, struct micro_rang
                                    .slots = rq->slots ? rq->slots : 1 + (ot_shard_ranks(&rq->shard) > 1),
                                    .tile_slots = TILE_SLOTS,
                                    .grad_slots = TILE_SLOTS,
+                                   .cache_slots = CACHE_SLOTS,
                                    .activations = OT_HOME_GPU};
         OT_TRY(measure(rq, c, plan, &need));
         if (!is_all_resident(plan))
@@ -409,6 +412,7 @@ static int find_with(const struct ot_plan_request *rq, int64_t micro, int rounds
                                    .slots = fewest_slots,
                                    .tile_slots = FEW_TILE_SLOTS,
                                    .grad_slots = FEW_TILE_SLOTS,
+                                   .cache_slots = ot_min(fewest_slots, CACHE_SLOTS),
                                    .activations = (enum ot_home)(try / stays)};
         OT_TRY(rq->is_trial ? measure(rq, c, plan, &need) : 0);
         /* with more slots, and with more or fewer resident slabs, there is no room either */
@@ -423,6 +427,7 @@ static int find_with(const struct ot_plan_request *rq, int64_t micro, int rounds
                                        .slots = slots,
                                        .tile_slots = slots > 1 ? TILE_SLOTS : FEW_TILE_SLOTS,
                                        .grad_slots = slots > 1 ? TILE_SLOTS : FEW_TILE_SLOTS,
+                                       .cache_slots = ot_min(slots, CACHE_SLOTS),
                                        .activations = (enum ot_home)(try / stays)};
             int rc = find_resident(rq, c, plan, seen);
             if (rc != 0)

@@ -1,5 +1,8 @@
 /* Sections of a sequence (slabs.h): which there may be, and when a plan has them. The search (search.c) is
- * given the sections, and the home of kept activations if all blocks must keep them. */
+ * given the sections, the home of the cache of generation, and the home of kept activations if all blocks
+ * must keep them. */
+#include <string.h>
+
 #include "offload/plan/build.h"
 #include "offload/plan/used_parts.h"
 #include "src/base/error.h"
@@ -57,7 +60,8 @@ static int make_sections(const struct ot_plan_request *rq, struct ot_plan *out) 
     return rc == -OT_E_BUDGET && rq->sections > 1 && may_pass(rq) ? make_cut(&passing, out) : rc;
 }
 
-int ot_plan_make(const struct ot_plan_request *rq, struct ot_plan *out) {
+/* With the given home of the cache: in the fewest sections that fit. */
+static int make_with_cache(const struct ot_plan_request *rq, struct ot_plan *out) {
     struct ot_plan_request cut = *rq;
     cut.sections = ot_max(rq->sections, 1);
     int rc = make_sections(&cut, out);
@@ -66,4 +70,39 @@ int ot_plan_make(const struct ot_plan_request *rq, struct ot_plan *out) {
          cut.sections *= 2)
         rc = make_sections(&cut, out);
     return rc;
+}
+
+/* Adds a way to make a plan: less of a tier may be enough with it. Returns false if memory is not short, but
+ * something else is wrong. */
+static bool add_way(struct ot_shortage *all, const struct ot_shortage *way) {
+    bool alone = false, together = false;
+    memcpy(all->together, way->together, sizeof all->together);
+    for (int t = 0; t < OT_TIER_COUNT; t++) {
+        if (way->alone[t] && (!all->alone[t] || way->alone[t] < all->alone[t]))
+            all->alone[t] = way->alone[t];
+        alone = alone || all->alone[t];
+        together = together || all->together[t];
+    }
+    if (alone)
+        memset(all->together, 0, sizeof all->together);
+    return alone || together;
+}
+
+int ot_plan_make(const struct ot_plan_request *rq, struct ot_plan *out) {
+    struct ot_plan_request there = *rq;
+    struct ot_shortage shortage = {0};
+    enum ot_home last = rq->budget_bytes[OT_TIER_NVME] > 0 ? OT_HOME_NVME : OT_HOME_HOST;
+    bool is_short = false;
+    int rc = -OT_E_BUDGET;
+    if (rq->cache != OT_HOME_AUTO || rq->cache_rows == 0)
+        return make_with_cache(rq, out);
+    for (int home = OT_HOME_GPU; home <= (int)last && rc == -OT_E_BUDGET; home++) {
+        there.cache = (enum ot_home)home;
+        rc = make_with_cache(&there, out);
+        is_short = add_way(&shortage, &out->shortage);
+    }
+    if (rc != -OT_E_BUDGET || rq->is_trial || !is_short)
+        return rc;
+    out->shortage = shortage;
+    return ot_plan_refuse(rq, &shortage);
 }

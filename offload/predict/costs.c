@@ -332,9 +332,24 @@ static double step_bytes(const struct context *c, const struct ot_task *task) {
         return results_bytes(c, task);
     case OT_TASK_PARAMS_IN:
         return sizeof(struct ot_adamw_step);
-    default: /* OT_TASK_LOSS_OUT, token losses: the forward pass of generation is never predicted */
+    default: /* OT_TASK_LOSS_OUT: token losses */
         return micro_tokens * (double)sizeof(float);
     }
+}
+
+/* Generation, with texts as long as the cache allows. A pass adds one row. */
+static double cache_task_bytes(const struct context *c, const struct ot_task *task) {
+    double row = 2 * weight_bytes(c, c->chain->kv_elems);
+    bool adds = task->kind == OT_TASK_CACHE_OUT || task->kind == OT_TASK_NVME_WRITE;
+    double added = task->kind == OT_TASK_NVME_WRITE ? 2 * (double)c->layout->cache_extent_bytes : row;
+    return adds ? added : row * (double)c->plan->cache_rows;
+}
+
+/* Used parts: the cost ignores that whole tiles are read. */
+static double nvme_task_bytes(const struct context *c, const struct ot_task *task) {
+    if (task->cache != OT_NO_BUFFER)
+        return cache_task_bytes(c, task);
+    return task->fetched == OT_FETCH_ALL ? nvme_bytes(c, task) : fetched_bytes(c, task);
 }
 
 /* The bytes that a task moves, or for work on memory the bytes that it reads and writes. */
@@ -375,9 +390,12 @@ static double bytes_of(const struct context *c, const struct ot_task *task) {
     case OT_TASK_STATE_IN:
     case OT_TASK_STATE_OUT:
         return state_task_bytes(c, task);
-    case OT_TASK_NVME_READ: /* used parts: the cost ignores that whole tiles are read */
+    case OT_TASK_NVME_READ:
     case OT_TASK_NVME_WRITE:
-        return task->fetched == OT_FETCH_ALL ? nvme_bytes(c, task) : fetched_bytes(c, task);
+        return nvme_task_bytes(c, task);
+    case OT_TASK_CACHE_IN:
+    case OT_TASK_CACHE_OUT:
+        return cache_task_bytes(c, task);
     case OT_TASK_BATCH_IN:
     case OT_TASK_USED_OUT:
     case OT_TASK_SCALE_IN:

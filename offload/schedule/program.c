@@ -46,7 +46,7 @@ struct ot_task *ot_program_task(struct ot_program *p, enum ot_task_kind kind, en
     for (int u = 0; u < OT_MAX_USES; u++)
         task->weights[u] = task->grads[u] = OT_NO_BUFFER;
     task->x = task->y = task->dxy = task->saved = OT_NO_BUFFER;
-    task->from = task->to = task->state = task->via = task->used = task->keys = OT_NO_BUFFER;
+    task->from = task->to = task->state = task->via = task->used = task->keys = task->cache = OT_NO_BUFFER;
     return task;
 }
 

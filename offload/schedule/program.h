@@ -1,7 +1,7 @@
 /* Writes a step as a sequential program. program.c has tasks, accesses and slots. This header also declares
  * the shared functions of the generators: program_train.c, program_update.c, program_forward.c,
- * program_activations.c, program_parts.c, program_ranks.c, program_stages.c, program_sections.c,
- * program_nvme.c. Private to offload/schedule.
+ * program_activations.c, program_cache.c, program_parts.c, program_ranks.c, program_stages.c,
+ * program_sections.c, program_nvme.c. Private to offload/schedule.
  *
  * Errors: most functions here return nothing. The first failure stays in p->rc, and later calls have no
  * effect; ot_program_close returns it.
@@ -72,10 +72,11 @@ struct ot_program {
     struct ot_ring exchanges[OT_SLOT_KINDS];    /* owner: a use of a slab */
     struct ot_ring host_weights[OT_SLOT_KINDS]; /* owner: the slab whose current weights are in the slot */
 
-    struct ot_passing boundaries, kept; /* activations that leave the device and come back */
-    struct ot_passing boundary_grads;   /* the same, with boundaries_pass */
-    int next_out;                       /* the next buffer of layout.stage_buffers, with boundaries_pass */
-    int *uses_left;                     /* [n_slabs]: uses whose gradient is incomplete */
+    struct ot_passing boundaries, kept;    /* activations that leave the device and come back */
+    struct ot_passing boundary_grads;      /* the same, with boundaries_pass */
+    int next_out;                          /* the next buffer of layout.stage_buffers, with boundaries_pass */
+    int next_cache, caches_in, caches_out; /* a visit; the caches that have been brought, and sent back */
+    int *uses_left;                        /* [n_slabs]: uses whose gradient is incomplete */
     int *deferred; /* [n_slabs]: slabs to update on the device after the next block's backward */
     int n_deferred;
     int *streamed;               /* [n_slabs]: streamed tiles that have the previous step's update by now */
@@ -286,6 +287,14 @@ void ot_program_send_boundary_grad(struct ot_program *p, int boundary, int micro
 int ot_program_place_kept(struct ot_program *p, int block, int micro);
 void ot_program_send_kept(struct ot_program *p, int block, int micro, int from);
 int ot_program_find_kept(struct ot_program *p, int block, int micro);
+
+/* The cache of generation (program_cache.c), in a pass that decodes. bring: copies caches to the device,
+ * those of later visits too, as far as slots allow. use: adds the access of a FORWARD. send: copies the rows
+ * that a visit has added back to their home. They do nothing if the plan has no cache, and the last two
+ * nothing for a block without one. */
+void ot_program_bring_caches(struct ot_program *p);
+void ot_program_use_cache(struct ot_program *p, struct ot_task *task);
+void ot_program_send_cache(struct ot_program *p, int block);
 
 /* Adds the accesses of a task that moves the weights of its span. Tiles that the stream engine has not yet
  * updated in this step are one version older. */

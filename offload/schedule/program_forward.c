@@ -414,6 +414,7 @@ void ot_program_forward(struct ot_program *p, int block, int micro, enum ot_half
     }
     if (half != OT_HALF_REST)
         ot_program_add_keys(p, task);
+    ot_program_use_cache(p, task);
     if (saved == OT_NO_BUFFER)
         return;
     task->saved = saved;
@@ -435,6 +436,7 @@ static int make_forward(const struct ot_chain *chain, const struct ot_plan *plan
     ot_program_batch_in(&p);
     for (int v = 0; v < p.n_visits && p.rc >= 0; v++) {
         ot_program_fetch_ahead(&p, v);
+        ot_program_bring_caches(&p);
         ot_program_gather(&p, v);
         ot_program_decode(&p, v);
         enum ot_half half = ot_program_choose(&p, &p.visits[v]);
@@ -443,6 +445,7 @@ static int make_forward(const struct ot_chain *chain, const struct ot_plan *plan
             ot_program_forward(&p, p.visits[v].block, m, half);
             ot_program_send_boundary(&p, p.visits[v].block, m);
         }
+        ot_program_send_cache(&p, p.visits[v].block);
     }
     ot_program_transfer_before(&p, INT_MAX);
     if (!ot_block_is_own(chain, plan, chain->n_blocks - 1))

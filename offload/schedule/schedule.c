@@ -14,13 +14,13 @@ const char *ot_lane_name(enum ot_lane_id lane) {
 
 const char *ot_task_kind_name(enum ot_task_kind kind) {
     static const char *const names[] = {
-        "batch in",     "fetch",       "decode",        "forward",       "used out",    "scale in",
-        "boundary out", "boundary in", "kept out",      "kept in",       "keys",        "backward",
-        "sum out",      "sum in",      "grad merge",    "grad finish",   "grad out",    "grad keep",
-        "result out",   "decide",      "params in",     "shadow",        "update cpu",  "update gpu",
-        "upload",       "store",       "state in",      "update stream", "state out",   "loss out",
-        "nvme read",    "nvme write",  "gather",        "meet",          "grad narrow", "exchange",
-        "grad join",    "grad gather", "result gather", "transfer"};
+        "batch in",     "fetch",       "decode",     "forward",       "used out",      "scale in",
+        "boundary out", "boundary in", "kept out",   "kept in",       "keys",          "backward",
+        "sum out",      "sum in",      "grad merge", "grad finish",   "grad out",      "grad keep",
+        "result out",   "decide",      "params in",  "shadow",        "update cpu",    "update gpu",
+        "upload",       "store",       "state in",   "update stream", "state out",     "cache in",
+        "cache out",    "loss out",    "nvme read",  "nvme write",    "gather",        "meet",
+        "grad narrow",  "exchange",    "grad join",  "grad gather",   "result gather", "transfer"};
     return names[kind];
 }
 

@@ -93,9 +93,11 @@ enum ot_task_kind {
     OT_TASK_STATE_IN,      /* h2d: a streamed tile's state, and its gradients if they wait off the device */
     OT_TASK_UPDATE_STREAM, /* compute: AdamW on a streamed tile, with the previous step's gradients */
     OT_TASK_STATE_OUT,     /* d2h: a streamed tile's state back, and its weights to their home */
+    OT_TASK_CACHE_IN,      /* h2d, generation: a block's keys and values of earlier passes into a slot */
+    OT_TASK_CACHE_OUT,     /* d2h, generation: the keys and values that the pass has added */
     OT_TASK_LOSS_OUT,      /* d2h, forward alone: token losses or logits */
-    /* nvme_read: a slab's weights, a tile's state and weights, its gradients, a piece of a gradient sum, or
-     * activations */
+    /* nvme_read: a slab's weights, a tile's state and weights, its gradients, a piece of a gradient sum,
+     * activations, or a block's cache */
     OT_TASK_NVME_READ,
     OT_TASK_NVME_WRITE, /* nvme_write: the same, but for a slab's weights */
     /* several ranks: */
@@ -133,6 +135,8 @@ enum ot_content {
     OT_CONTENT_SAVED,
     OT_CONTENT_KEYS,     /* keys and values of a sequence in a block, up to section `micro` */
     OT_CONTENT_KEY_SUMS, /* the sums of their gradients, before backward's turn `micro` (slabs.h) */
+    /* a block's cache: of `version` passes before this one, and of `micro` micro-batches of this pass */
+    OT_CONTENT_CACHE,
     OT_CONTENT_GRAD_SUM,
     OT_CONTENT_SUM_PIECE,
     OT_CONTENT_GRAD,
@@ -200,6 +204,9 @@ struct ot_task {
     int weights[OT_MAX_USES], grads[OT_MAX_USES];
     int x, y, dxy, saved, from, to, state, via, used;
     int keys; /* FORWARD, KEYS, BACKWARD of a section: row_keys of the layout; else OT_NO_BUFFER */
+    /* The rows of a block's cache. FORWARD: on the device; an nvme lane: the slot on the host. Else
+     * OT_NO_BUFFER */
+    int cache;
     enum ot_keep_level saved_level; /* level that `saved` has, or that is copied */
     int tick; /* comm, stages: of a TRANSFER; of an operation of holders, that of the transfers before it */
     int first_transfer, n_transfers; /* TRANSFER: its halves in the schedule */

@@ -312,6 +312,9 @@ static void set_first_contents(const struct verifier *vf, struct ot_tag *held) {
     for (int s = 0; s < vf->plan->n_slabs; s++)
         if (ot_slab_is_own(vf->plan, s))
             hold_slab(vf, s, held);
+    for (int b = 0; l->cache && b < l->n_blocks; b++)
+        for (int t = 0; l->cache[b] != OT_NO_BUFFER && t < l->buffers[l->cache[b]].n_tiles; t++)
+            hold(vf, held, l->cache[b], t, (struct ot_tag){.content = OT_CONTENT_CACHE, .index = b});
     hold(vf, held, l->constants, 0, (struct ot_tag){.content = OT_CONTENT_CONSTANTS});
     for (int p = 0; p < 2; p++)
         hold(vf, held, l->batch_host[p], 0,

@@ -111,7 +111,7 @@ struct ot_device_choice {
     int index; /* cuda: which of the visible GPUs */
 };
 struct ot_homes {
-    enum ot_home weights, state, activations, kept, grads, sums;
+    enum ot_home weights, state, activations, kept, grads, sums, cache;
 };
 
 struct ot_engine_fractions { /* by enum ot_tile_engine; the shares add up to 1; all 0: auto */

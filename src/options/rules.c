@@ -283,16 +283,35 @@ static int check_required(const struct ot_options *options) {
     }
 }
 
+/* One word for all homes names them also where a command has no use for them. */
 static int check_homes(const struct ot_options *o) {
+    const bool trains = o->command == OT_COMMAND_TRAIN || o->command == OT_COMMAND_PLAN;
+    const bool writes = o->command == OT_COMMAND_GENERATE || o->eval_generate > 0 ||
+                        (o->command == OT_COMMAND_TRAIN && evaluates(o));
     const struct {
         const char *name;
         enum ot_home home;
-    } all[] = {{"weights", o->home.weights}, {"state", o->home.state}, {"activations", o->home.activations},
-               {"kept", o->home.kept},       {"grads", o->home.grads}, {"sums", o->home.sums}};
-    for (size_t i = 0; o->nvme.n == 0 && i < sizeof all / sizeof *all; i++)
-        if (all[i].home == OT_HOME_NVME)
+        bool has_use;
+    } all[] = {{"weights", o->home.weights, true},
+               {"state", o->home.state, trains},
+               {"activations", o->home.activations, trains},
+               {"kept", o->home.kept, trains},
+               {"grads", o->home.grads, trains},
+               {"sums", o->home.sums, trains},
+               {"cache", o->home.cache, writes}};
+    enum { HOMES = sizeof all / sizeof *all };
+    bool alike = true;
+    for (int i = 0; i < HOMES; i++) {
+        alike = alike && all[i].home == all[0].home;
+        if (o->nvme.n == 0 && all[i].home == OT_HOME_NVME)
             return ot_fail(OT_E_USAGE, "--home %s=nvme needs --nvme DIR; DIR is a directory on a local disk",
                            all[i].name);
+    }
+    for (int i = 0; i < HOMES && !alike; i++)
+        if (!all[i].has_use && all[i].home != OT_HOME_AUTO)
+            return ot_fail(OT_E_USAGE, "--home %s=%s has no effect here: %s", all[i].name,
+                           ot_tier_name((enum ot_tier)all[i].home),
+                           i == HOMES - 1 ? "no text is generated" : "nothing is trained");
     return 0;
 }
 
@@ -346,14 +365,13 @@ static int check_step_tokens(const struct ot_options *o) {
     return 0;
 }
 
-/* Checks the step and the homes, for train and plan. */
+/* Checks the step and the updates, for train and plan. */
 static int check_step(const struct ot_options *o) {
     OT_TRY(check_step_tokens(o));
     if (ot_options_given(o, "slots") && o->home.weights == OT_HOME_GPU)
         return ot_fail(OT_E_USAGE, "--slots has no effect with --home weights=gpu: no weights are streamed");
     if (ot_options_given(o, "shadow") && o->shadow > 0 && o->clip == 0)
         return ot_fail(OT_E_USAGE, "--shadow has no effect with --clip 0: updates do not wait for the norm");
-    OT_TRY(check_homes(o));
     return check_shares(o);
 }
 
@@ -512,6 +530,7 @@ int ot_options_check(struct ot_options *options) {
     OT_TRY(check_pairs(options));
     OT_TRY(check_required(options));
     OT_TRY(check_sharing(options));
+    OT_TRY(check_homes(options));
     if (options->command == OT_COMMAND_TRAIN)
         return check_train(options);
     if (options->command == OT_COMMAND_EVAL)

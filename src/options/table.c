@@ -243,7 +243,7 @@ static const struct ot_option table[] = {
      .elsewhere = "aio ioengine"},
     {"no-io-verify", OT_OPTION_FLAG, OT_SECTION_MEMORY, FIELD(no_io_verify), MODELS | PROBE | BENCH,
      .on_resume = OT_RESUME_FREE},
-    {"home", OT_OPTION_HOMES, OT_SECTION_MEMORY, FIELD(home), TRAIN | PLAN, .argument = "WHAT=TIER,..",
+    {"home", OT_OPTION_HOMES, OT_SECTION_MEMORY, FIELD(home), MODELS | PLAN, .argument = "WHAT=TIER,..",
      .fallback = "auto", .on_resume = OT_RESUME_FREE,
      .elsewhere = "offload offload-optimizer offload-param cpu-offload"},
     {"optimizer-engine", OT_OPTION_ENGINES, OT_SECTION_MEMORY, FIELD(optimizer_engine), TRAIN | PLAN,

@@ -197,13 +197,10 @@ static const enum ot_home tier_homes[] = {OT_HOME_GPU, OT_HOME_HOST, OT_HOME_NVM
 static bool read_homes(const char *text, struct ot_homes *out) {
     int all = find_choice(tier_choices, text, strlen(text));
     enum ot_home home = all < 0 ? OT_HOME_AUTO : tier_homes[all];
-    *out = (struct ot_homes){home, home, home, home, home, home};
-    if (all >= 0)
-        return true;
-    bool seen[6] = {false};
-    for (;;) {
+    *out = (struct ot_homes){home, home, home, home, home, home, home};
+    for (bool seen[7] = {false}; all < 0; text++) {
         size_t key = strcspn(text, "=,");
-        int what = find_choice("weights|state|activations|kept|grads|sums", text, key);
+        int what = find_choice("weights|state|activations|kept|grads|sums|cache", text, key);
         if (what < 0 || seen[what] || text[key] != '=')
             return false;
         seen[what] = true;
@@ -212,13 +209,14 @@ static bool read_homes(const char *text, struct ot_homes *out) {
         int tier = find_choice(tier_choices, text, value);
         if (tier < 0)
             return false;
-        enum ot_home *const fields[] = {&out->weights, &out->state, &out->activations,
-                                        &out->kept,    &out->grads, &out->sums};
+        enum ot_home *const fields[] = {&out->weights, &out->state, &out->activations, &out->kept,
+                                        &out->grads,   &out->sums,  &out->cache};
         *fields[what] = tier_homes[tier];
-        if (!text[value])
-            return true;
-        text += value + 1;
+        text += value;
+        if (!*text)
+            break;
     }
+    return true;
 }
 
 /* Parses "auto", "gpu", or "cpu:0.6,gpu:0.4". Returns NULL, or the error of the part that begins at *part. */
@@ -574,9 +572,10 @@ void ot_option_put_value(const struct ot_option *option, const struct ot_options
     }
     case OT_OPTION_HOMES: {
         const struct ot_homes *homes = field;
-        snprintf(text, sizeof text, "weights=%s,state=%s,activations=%s,kept=%s,grads=%s,sums=%s",
+        snprintf(text, sizeof text, "weights=%s,state=%s,activations=%s,kept=%s,grads=%s,sums=%s,cache=%s",
                  home_name(homes->weights), home_name(homes->state), home_name(homes->activations),
-                 home_name(homes->kept), home_name(homes->grads), home_name(homes->sums));
+                 home_name(homes->kept), home_name(homes->grads), home_name(homes->sums),
+                 home_name(homes->cache));
         ot_json_put_text(w, option->name, text);
         return;
     }

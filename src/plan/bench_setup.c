@@ -203,12 +203,12 @@ void ot_bench_setup_free(struct ot_bench_setup *setup) {
 
 #define AUTO OT_HOME_AUTO
 static const struct ot_bench_mix mixes[] = {
-    {"all gpu", {OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, AUTO, AUTO, AUTO}},
-    {"state host", {OT_HOME_GPU, OT_HOME_HOST, AUTO, AUTO, AUTO, AUTO}},
-    {"weights+state host", {OT_HOME_HOST, OT_HOME_HOST, AUTO, AUTO, AUTO, AUTO}},
-    {"state nvme", {OT_HOME_GPU, OT_HOME_NVME, AUTO, AUTO, AUTO, AUTO}},
-    {"weights+state nvme", {OT_HOME_NVME, OT_HOME_NVME, AUTO, AUTO, AUTO, AUTO}},
-    {"planned", {AUTO, AUTO, AUTO, AUTO, AUTO, AUTO}},
+    {"all gpu", {OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, AUTO, AUTO, AUTO, AUTO}},
+    {"state host", {OT_HOME_GPU, OT_HOME_HOST, AUTO, AUTO, AUTO, AUTO, AUTO}},
+    {"weights+state host", {OT_HOME_HOST, OT_HOME_HOST, AUTO, AUTO, AUTO, AUTO, AUTO}},
+    {"state nvme", {OT_HOME_GPU, OT_HOME_NVME, AUTO, AUTO, AUTO, AUTO, AUTO}},
+    {"weights+state nvme", {OT_HOME_NVME, OT_HOME_NVME, AUTO, AUTO, AUTO, AUTO, AUTO}},
+    {"planned", {AUTO, AUTO, AUTO, AUTO, AUTO, AUTO, AUTO}},
 };
 enum { N_MIXES = sizeof mixes / sizeof *mixes, ALL_GPU = 0, WEIGHTS_STATE_HOST = 2, PLANNED = N_MIXES - 1 };
 _Static_assert((int)N_MIXES == (int)OT_BENCH_MIXES, "OT_BENCH_MIXES in bench.h is the number of mixes");

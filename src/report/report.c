@@ -309,7 +309,6 @@ struct ot_ledger ot_report_ledger(const struct ot_report *r) {
     struct ot_ledger ledger = r->session->plan.chosen.ledger;
     if (r->session->machine.workspace_bytes)
         add_entry(&ledger, OT_TIER_GPU, "kernel workspace", r->session->machine.workspace_bytes);
-    add_entry(&ledger, OT_TIER_GPU, "key/value cache", r->session->plan.cache_bytes);
     add_entry(&ledger, OT_TIER_HOST, "rows", (size_t)ot_rows_bytes(r->rows));
     add_entry(&ledger, OT_TIER_HOST, "a matrix, while it is encoded",
               ot_slab_encoder_bytes(r->session->model.built));

@@ -24,8 +24,8 @@ struct ot_report {
     bool has_places;                            /* hosts do not share OUT (--save-local) */
 };
 
-/* All memory that the budgets bound: the plan's bytes, scratch of the device's ops, the cache for the
- * sample's answer, the rows, and rank 0's memory to gather the model for saving. */
+/* All memory that the budgets bound: the plan's bytes, scratch of the device's ops, the rows, and rank 0's
+ * memory to gather the model for saving. */
 struct ot_ledger ot_report_ledger(const struct ot_report *report);
 void ot_report_print(const struct ot_report *report);
 /* True if a host keeps only the checkpoint parts of its own ranks. */

@@ -199,8 +199,11 @@ const char *ot_report_homes(const struct ot_plan *plan, char line[OT_TABLE_LINE_
                      plan->crosses ? ", between ranks through memory that all pin" : "");
     if (homes.grads[OT_TIER_NVME]) {
         used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, " · gradients: of ");
-        put_counts(line, used, homes.grads, homes.tiles, "tile");
+        used = put_counts(line, used, homes.grads, homes.tiles, "tile");
     }
+    if (plan->cache != OT_HOME_GPU)
+        snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, " · key/value cache: on %s",
+                 ot_tier_name((enum ot_tier)plan->cache));
     return line;
 }
 

@@ -25,7 +25,8 @@ static struct ot_plan_request make_request(const struct ot_session *s, const str
     request.train = need->train;
     request.clip = need->clip;
     request.pass_tokens = need->cache_tokens ? 1 : 0; /* generation */
-    request.extra_device_bytes = (int64_t)(s->plan.cache_bytes + s->machine.workspace_bytes);
+    request.cache_rows = s->plan.cache_tokens;
+    request.extra_device_bytes = (int64_t)s->machine.workspace_bytes;
     request.extra_host_bytes = need->host_bytes + (int64_t)ot_slab_encoder_bytes(s->model.built) +
                                (need->gathers ? ot_gather_bytes(s) : 0);
     request.texts = s->plan.texts;
@@ -122,7 +123,6 @@ static int find_cache(struct ot_session *s, const struct ot_session_need *need) 
         OT_TRY(ot_session_ranks_find_least(s, values, 2));
     s->plan.cache_tokens = values[0];
     s->plan.texts = (int)values[1];
-    s->plan.cache_bytes = ot_engine_kv_bytes(chain, values[0]);
     return 0;
 }
 
@@ -150,7 +150,7 @@ static int open_model(struct ot_session *s, const struct ot_session_need *need) 
 struct way {
     enum ot_shard_mode mode;
     bool one_copy;
-    bool on_device; /* if all weights of the rank stay on its device */
+    bool on_device; /* if all weights of the rank stay on its device, and its cache of generation */
     bool answers;   /* with --shard auto: only for generation, whose passes compute little */
     const char *what;
 };
@@ -180,7 +180,7 @@ static bool is_open(const struct ot_session *s, const struct way *way, bool gene
 }
 
 static bool is_on_device(const struct ot_plan *plan) {
-    bool all = true;
+    bool all = plan->cache == OT_HOME_GPU;
     for (int i = 0; i < plan->n_slabs; i++)
         all = all && ot_slab_is_resident(plan, i);
     return all;
@@ -233,6 +233,10 @@ int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
     OT_TRY(rc);
     if (s->ranks.comm)
         OT_TRY(agree(s, &request));
+    const struct ot_plan *plan = &s->plan.chosen;
+    if (!need->train && plan->cache != OT_HOME_GPU)
+        ot_log(OT_LOG_INFO, "cache   the keys and values of %lld tokens are on %s",
+               (long long)plan->cache_rows, ot_tier_name((enum ot_tier)plan->cache));
     return ot_session_check_free(s);
 }
 
@@ -244,6 +248,7 @@ int ot_session_predict(struct ot_session *s, const struct ot_session_need *need,
     const struct ot_shard shard = s->ranks.shard;
     int rc;
     OT_TRY_GOTO(ot_session_ranks_agree(s, make_plan(s, &request)), rc, out);
+    request.cache = s->plan.chosen.cache; /* the planner only compares training steps */
     OT_TRY_GOTO(ot_forecast_measure(s, &request, rows), rc, out);
     rc = ot_forecast_predict(s, &request, rows, prediction);
     if (rc == 0 || rc == -OT_E_BUDGET)
@@ -258,6 +263,7 @@ int ot_session_forecast(struct ot_session *s, const struct ot_session_need *need
                         const struct ot_forecast_rows *rows) {
     struct ot_plan_request request = make_request(s, need);
     request.pinned_contents = s->plan.chosen.pinned_contents;
+    request.cache = s->plan.chosen.cache;
     OT_TRY(ot_forecast_make(s, &request, rows));
     if (s->ranks.comm)
         OT_TRY(agree(s, &request));

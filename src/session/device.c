@@ -189,7 +189,7 @@ int ot_session_check_free(const struct ot_session *s) {
     if (s->options->host_mem > s->machine.limits.free_bytes ||
         (shared && s->options->gpu_mem > s->machine.limits.free_bytes))
         return 0; /* the user asked for more than is free; note_given has warned */
-    size_t gpu = ot_ledger_total(&s->plan.chosen.ledger, OT_TIER_GPU) + s->plan.cache_bytes;
+    size_t gpu = ot_ledger_total(&s->plan.chosen.ledger, OT_TIER_GPU);
     size_t host = ot_ledger_total(&s->plan.chosen.ledger, OT_TIER_HOST), ram = host + (shared ? gpu : 0);
     if (ram <= (size_t)s->machine.limits.free_bytes)
         return 0;

@@ -159,34 +159,41 @@ static double last_block_forward(const struct ot_costs *costs, int64_t tokens) {
     return ot_line_at(costs->blocks[costs->n_blocks - 1].backward, tokens) / 3;
 }
 
-int ot_forecast_passes(const struct ot_chain *chain, const struct ot_plan *plan, const struct ot_costs *costs,
-                       double *micro_batch, double *token) {
-    double busy[OT_LANE_COUNT] = {0}, read_weights = 0;
+/* Adds up the seconds of a pass: of forwards, and of each lane's other tasks. */
+static int add_pass(const struct ot_chain *chain, const struct ot_plan *plan, const struct ot_costs *costs,
+                    enum ot_pass pass, double *forward, double busy[OT_LANE_COUNT]) {
     struct ot_layout layout = {0};
     struct ot_schedule schedule = {0};
     int rc;
-    *micro_batch = *token = 0;
     OT_TRY_GOTO(ot_layout_make(chain, plan, &layout), rc, out);
-    OT_TRY_GOTO(ot_schedule_make_forward(chain, plan, &layout, OT_PASS_EVAL, &schedule), rc, out);
+    OT_TRY_GOTO(ot_schedule_make_forward(chain, plan, &layout, pass, &schedule), rc, out);
     for (int i = 0; i < schedule.n_tasks; i++) {
         const struct ot_task *task = &schedule.tasks[i];
         struct ot_task_cost cost = ot_costs_of_task(costs, chain, plan, &layout, task);
-        busy[task->lane] += task->kind == OT_TASK_FORWARD ? 0 : cost.seconds;
-        *micro_batch += task->kind == OT_TASK_FORWARD ? cost.seconds : 0;
-    }
-    for (int i = 0; i < chain->n_slabs; i++)
-        read_weights += (double)chain->slabs[i].n_params * (double)ot_dtype_bytes(chain->dtype);
-    *token = read_weights / costs->rates.device_bytes + busy[OT_LANE_COMPUTE];
-    *micro_batch += ot_plan_sections(plan) * last_block_forward(costs, plan->micro_tokens);
-    *micro_batch += busy[OT_LANE_COMPUTE];
-    for (int l = 0; l < OT_LANE_COUNT; l++) {
-        *micro_batch = fmax(*micro_batch, busy[l]);
-        *token = fmax(*token, busy[l]);
+        *(task->kind == OT_TASK_FORWARD ? forward : &busy[task->lane]) += cost.seconds;
     }
 out:
     ot_schedule_free(&schedule);
     ot_layout_free(&layout);
     return rc;
+}
+
+int ot_forecast_passes(const struct ot_chain *chain, const struct ot_plan *plan, const struct ot_costs *costs,
+                       double *micro_batch, double *token) {
+    double eval[OT_LANE_COUNT] = {0}, decode[OT_LANE_COUNT] = {0}, read_weights = 0, unused = 0;
+    *micro_batch = *token = 0;
+    OT_TRY(add_pass(chain, plan, costs, OT_PASS_EVAL, micro_batch, eval));
+    OT_TRY(add_pass(chain, plan, costs, OT_PASS_DECODE, &unused, decode));
+    for (int i = 0; i < chain->n_slabs; i++)
+        read_weights += (double)chain->slabs[i].n_params * (double)ot_dtype_bytes(chain->dtype);
+    *token = read_weights / costs->rates.device_bytes + decode[OT_LANE_COMPUTE];
+    *micro_batch += ot_plan_sections(plan) * last_block_forward(costs, plan->micro_tokens);
+    *micro_batch += eval[OT_LANE_COMPUTE];
+    for (int l = 0; l < OT_LANE_COUNT; l++) {
+        *micro_batch = fmax(*micro_batch, eval[l]);
+        *token = fmax(*token, decode[l]);
+    }
+    return 0;
 }
 
 double ot_forecast_roof(const struct ot_session *s) {

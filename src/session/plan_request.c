@@ -5,7 +5,6 @@
 
 #include "models/encoded.h"
 #include "models/selection.h"
-#include "offload/block.h"
 #include "offload/plan/stages.h"
 #include "offload/plan/used_parts.h"
 #include "src/base/error.h"
@@ -31,6 +30,7 @@ struct ot_plan_request ot_plan_request_of(const struct ot_options *o) {
         .slots = (int)o->slots,
         .keep = keep_of(o),
         .kept = o->home.kept,
+        .cache = o->home.cache,
         .rounds = (int)o->rounds,
         .shadows = OT_SHADOWS_CHOSEN,
         .fetch = (enum ot_fetch_choice)o->fetch_experts,
@@ -207,8 +207,6 @@ struct cures {
     char text[MOST_CURES][CURE_BYTES];
 };
 
-/* ---- trying ---- */
-
 /* Returns whether the request's rank has a plan. used (or NULL) gets at least the bytes of the plan on each
  * tier. */
 static bool rank_fits(struct ot_plan_request *trial, size_t used[OT_TIER_COUNT]) {
@@ -262,7 +260,7 @@ static const char *size_option(size_t bytes, char text[24]) {
 /* ---- options that force the plan ---- */
 
 static void let_home(struct ot_plan_request *rq) {
-    rq->weights = rq->state = rq->grads = rq->sums = rq->activations = rq->kept = OT_HOME_AUTO;
+    rq->weights = rq->state = rq->grads = rq->sums = rq->activations = rq->kept = rq->cache = OT_HOME_AUTO;
 }
 static void let_shares(struct ot_plan_request *rq) {
     memset(rq->fractions, 0, sizeof rq->fractions);
@@ -282,7 +280,6 @@ static void let_micro(struct ot_plan_request *rq) {
 static void let_sections(struct ot_plan_request *rq) {
     rq->sections = 0;
 }
-
 static void let_stages(struct ot_plan_request *rq) {
     rq->shard.stages = 0;
 }
@@ -509,9 +506,14 @@ static void try_smaller_step(struct cures *c) {
  * sequence; so does a micro-batch. */
 enum { ROW_STEP = 128, COARSE_STEPS = 64 };
 
+/* A text that is generated passes in pieces, and has its length in the cache alone. */
+static int64_t row_tokens(const struct ot_plan_request *given) {
+    return given->train ? given->sequence_tokens : ot_max(given->sequence_tokens, given->cache_rows);
+}
+
 static int64_t row_step(const struct ot_plan_request *given) {
     int64_t step = ROW_STEP; /* for long rows a rounder number */
-    while (given->sequence_tokens / step > 2 * COARSE_STEPS)
+    while (row_tokens(given) / step > 2 * COARSE_STEPS)
         step *= 2;
     return step;
 }
@@ -519,7 +521,8 @@ static int64_t row_step(const struct ot_plan_request *given) {
 static void set_rows(const struct cures *c, int64_t steps, struct ot_plan_request *less) {
     const struct ot_plan_request *given = c->about->request;
     *less = *given;
-    less->sequence_tokens = steps * row_step(given);
+    less->sequence_tokens = ot_min(steps * row_step(given), given->sequence_tokens);
+    less->cache_rows = given->train ? given->cache_rows : ot_min(given->cache_rows, steps * row_step(given));
     int64_t times = given->sequence_tokens / less->sequence_tokens;
     less->step_sequences *= given->train && times > 0 ? times : 1;
     less->micro_sequences *= times > 0 ? times : 1;
@@ -528,7 +531,7 @@ static void set_rows(const struct cures *c, int64_t steps, struct ot_plan_reques
 /* The tokens of the longest rows with which there is a plan; 0: none. */
 static int64_t most_row_tokens(const struct cures *c) {
     const struct ot_plan_request *given = c->about->request;
-    int64_t step = row_step(given), steps = (given->sequence_tokens + step - 1) / step;
+    int64_t step = row_step(given), steps = (row_tokens(given) + step - 1) / step;
     return steps > 1 ? step * most_that_fits(c, 1, steps, set_rows) : 0;
 }
 

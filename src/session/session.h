@@ -117,9 +117,7 @@ struct ot_session_plan {
     struct ot_plan chosen;
     struct ot_prediction prediction; /* zero without costs and forecast */
     struct ot_forecast forecast;
-    /* Generation: the key/value cache, not counted in the plan's ledger, and the most texts that grow side by
-     * side. */
-    size_t cache_bytes;
+    /* Generation: the tokens of the key/value cache, and the most texts that grow side by side. */
     int64_t cache_tokens;
     int texts;
 };

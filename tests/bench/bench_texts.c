@@ -103,7 +103,8 @@ static void bench(const char *kind, int threads, int repeats, enum ot_dtype dtyp
                                                 .step_sequences = 16,
                                                 .micro_sequences = 1,
                                                 .weights = home,
-                                                .texts = texts};
+                                                .texts = texts,
+                                                .cache_rows = (int64_t)texts * POSITIONS};
         struct ot_plan plan;
         struct ot_engine *engine;
         must(ot_plan_make(&request, &plan));

@@ -105,6 +105,25 @@ class Bits(NvmeTest):
             self.assertEqual(got, want)
             self.assertEqual(self.stores(), [])
 
+    def test_a_long_text_keeps_its_keys_elsewhere(self):
+        """If the GPU has no room for the keys and values: in RAM, or on disk if RAM has no room either. The text is the same."""
+        self.succeed("train", "--model", "tiny-sql", "--init", "random", "--data", self.rows, "--out", self.path("k"),
+                     "--steps", "1", "--seq-len", "128", "--tokens-per-step", "128", "--no-forecast")
+        words = ["generate", self.path("k"), "-p", "SELECT name " * 20, "--max-new-tokens", "12", "--temperature", "1", "--json"]
+        want = self.succeed(*words)
+        self.assertNotIn("cache  ", want.err)
+        tokens = want.json()["prompt_tokens"] + 12
+        rams = {"host": ["--host-mem", "64M"], "nvme": ["--host-mem", "4M", "--nvme", self.disk]}
+        for home, ram in rams.items():
+            for tight in ["--gpu-mem", "7M", *ram], ["--home", f"cache={home}", *ram]:
+                got = self.succeed(*words, *tight)
+                self.assertEqual(got.err, f"cache   the keys and values of {tokens} tokens are on {home}\n")
+                self.assertEqual({**got.json(), "seconds": 0}, {**want.json(), "seconds": 0})
+        self.assertEqual(self.stores(), [])
+        self.fail_with(4, "short by", *words, "--gpu-mem", "7M", "--home", "cache=gpu", *rams["host"])
+        self.fail_with(4, "host memory: the data that does not fit", *words, "--home", "cache=host", "--host-mem", "1M")
+        self.fail_with(2, "--home cache=nvme needs --nvme DIR", *words, "--home", "cache=nvme")
+
     def test_wear_is_told_before_step_1(self):
         words = ["train", "--model", "tiny-test", "--init", "random", "--data", self.rows, "--seq-len", "128", "--tokens-per-step",
                  "256", *ALL_ON_DISK, "--nvme", self.disk, "--eval-fraction", "0", *program.SMALL_MACHINE, "--dry-run", "--steps"]

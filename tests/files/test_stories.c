@@ -43,7 +43,8 @@ static void open_story(struct story *s, const char *name) {
                                       .state = OT_HOME_AUTO,
                                       .activations = OT_HOME_AUTO,
                                       .keep = OT_KEEP_CHOSEN,
-                                      .kept = OT_HOME_AUTO};
+                                      .kept = OT_HOME_AUTO,
+                                      .cache_rows = MOST_TOKENS};
     check_ok(ot_plan_make(&request, &s->plan));
     struct ot_engine_config engine = {
         .chain = request.chain, .device = s->device, .plan = &s->plan, .optimizer_threads = 1};

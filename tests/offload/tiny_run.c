@@ -158,6 +158,7 @@ void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, e
                                       .activations = activations,
                                       .slots = slots,
                                       .keep = OT_KEEP_NONE,
+                                      .cache_rows = run->cache_rows,
                                       .shard = run->shard,
                                       .fetch = stages ? OT_FETCH_ALL_PARTS : OT_FETCH_USED_PARTS};
     memcpy(request.fractions, run->fractions, sizeof request.fractions);
@@ -384,8 +385,8 @@ int tiny_try_open(const struct tiny_run *run, struct tiny_engine *out) {
     if (nvme)
         open_store(run, out, &store, dirs, paths);
     tiny_open_model(run, &out->model);
-    tiny_open_device(ot_ledger_total(&run->plan.ledger, OT_TIER_GPU) + run->cache_bytes, run->device_threads,
-                     run->delay_seed, &out->device);
+    tiny_open_device(ot_ledger_total(&run->plan.ledger, OT_TIER_GPU), run->device_threads, run->delay_seed,
+                     &out->device);
     out->chain = *ot_model_chain(out->model);
     if (run->change_chain)
         run->change_chain(&out->chain);

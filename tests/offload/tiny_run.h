@@ -55,7 +55,7 @@ struct tiny_run {
     int (*join)(void *context, int rank, struct ot_device *device, struct ot_comm **out);
     void *join_context;
     void *shared_memory; /* see ot_engine_config */
-    size_t cache_bytes;  /* device memory beside the plan, for generation */
+    int64_t cache_rows;  /* generation: tiny_plan takes it over; the cache is on the device */
     bool evals;          /* evaluates a micro-batch after half of the steps */
     /* Replaces functions of the engine's chain. NULL: the model's functions. */
     void (*change_chain)(struct ot_chain *chain);

@@ -162,6 +162,9 @@ static void a_plan_is_told_in_two_lines(void **state) {
     memset(slabs, 0, sizeof slabs); /* evaluation has no tiles */
     assert_string_equal(ot_report_homes(&plan, line), "weights: all 3 slabs on gpu · activations: on host");
     assert_string_equal(ot_report_engines(&plan, line), "");
+    plan.cache = OT_HOME_NVME;
+    assert_string_equal(ot_report_homes(&plan, line),
+                        "weights: all 3 slabs on gpu · activations: on host · key/value cache: on nvme");
     slabs[0] =
         (struct ot_slab_plan){.weights = OT_HOME_HOST, .tiles = {[OT_TILE_CPU] = 1}, .state = OT_HOME_HOST};
     plan = (struct ot_plan){.slabs = slabs, .n_slabs = 1};

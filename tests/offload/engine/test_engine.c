@@ -38,7 +38,8 @@ static void open_bench(struct bench *b, const struct ot_model_config *config, en
                                       .weights = OT_HOME_HOST,
                                       .state = OT_HOME_HOST,
                                       .activations = OT_HOME_AUTO,
-                                      .keep = OT_KEEP_CHOSEN};
+                                      .keep = OT_KEEP_CHOSEN,
+                                      .cache_rows = sequence};
     check_ok(ot_plan_make(&request, &b->plan));
     b->plan.keep_grads = keep_grads;
     check_ok(ot_plan_finish(b->chain, &b->plan));

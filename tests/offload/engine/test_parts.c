@@ -255,9 +255,9 @@ static void generate(struct ot_engine *engine, const int32_t *tokens, float *log
 
 static void open_to_generate(struct tiny_run *run, enum ot_home weights, bool fetch_used,
                              struct tiny_engine *tiny) {
+    run->cache_rows = TINY_SEQUENCE;
     tiny_plan(run, weights, OT_HOME_HOST, OT_HOME_GPU, 2);
     run->plan.fetch_used = fetch_used;
-    run->cache_bytes = 1 << 20;
     run->plan.train = false;
     for (int s = 0; s < run->plan.n_slabs; s++)
         memset(run->plan.slabs[s].tiles, 0, sizeof run->plan.slabs[s].tiles);

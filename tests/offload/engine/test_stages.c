@@ -447,6 +447,10 @@ static void open_speaker(struct speaker *s, const struct tiny_run *run, struct o
     s->run.join_context = world;
     bool keeps_weights = shard.stages > 0 && shard.stages < shard.ranks;
     tiny_plan(&s->run, keeps_weights ? OT_HOME_GPU : OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 2);
+    s->run.plan.cache = (enum ot_home)(shard.rank % OT_TIER_COUNT); /* of its own blocks */
+    s->run.plan.cache_slots = 1 + shard.rank / 2;
+    s->run.plan.host_cache_slots = 2;
+    tiny_finish(&s->run);
     assert_int_equal(pthread_create(&s->thread, NULL, speak, s), 0);
 }
 
@@ -455,7 +459,7 @@ static void forward_passes_of(int ranks, int stages) {
     struct tiny_run run;
     struct speaker speakers[5] = {0}; /* the last one is alone */
     defaults(&run, OT_BF16, false, 1);
-    run.cache_bytes = 1 << 20;
+    run.cache_rows = TINY_SEQUENCE;
     struct thread_world *world = thread_world_open(ranks, 5);
     for (int r = 0; r < ranks; r++) {
         struct ot_shard shard = {

@@ -249,7 +249,9 @@ static void check_lane(const struct ot_task *task, const struct ot_task_cost *co
                    rates.task_seconds + starts[task->lane] + cost->bytes / by_lane[task->lane]);
 }
 
-static void sum_step(struct tiny_run *run, struct totals *t, struct ot_layout *layout, int64_t *params) {
+/* A training step, or a pass of generation. */
+static void sum_pass(struct tiny_run *run, bool decodes, struct totals *t, struct ot_layout *layout,
+                     int64_t *params) {
     struct ot_model *model;
     struct ot_schedule schedule;
     struct ot_costs costs;
@@ -257,7 +259,8 @@ static void sum_step(struct tiny_run *run, struct totals *t, struct ot_layout *l
     tiny_open_model(run, &model);
     const struct ot_chain *chain = ot_model_chain(model);
     check_ok(ot_layout_make(chain, &run->plan, layout));
-    check_ok(ot_schedule_make_train(chain, &run->plan, layout, &schedule));
+    check_ok(decodes ? ot_schedule_make_forward(chain, &run->plan, layout, OT_PASS_DECODE, &schedule)
+                     : ot_schedule_make_train(chain, &run->plan, layout, &schedule));
     check_ok(ot_costs_estimate(chain, &rates, TINY_SEQUENCE, run->plan.micro_tokens, &costs));
     for (int i = 0; i < schedule.n_tasks; i++) {
         const struct ot_task *task = &schedule.tasks[i];
@@ -276,6 +279,10 @@ static void sum_step(struct tiny_run *run, struct totals *t, struct ot_layout *l
     ot_costs_free(&costs);
     ot_schedule_free(&schedule);
     ot_model_close(model);
+}
+
+static void sum_step(struct tiny_run *run, struct totals *t, struct ot_layout *layout, int64_t *params) {
+    sum_pass(run, false, t, layout, params);
 }
 
 /* By dtype: the bytes that AdamW reads and writes per parameter, and the bytes of state per parameter. */
@@ -322,6 +329,34 @@ static void every_engine_moves_what_it_must(void **state) {
             ot_layout_free(&layout);
             ot_plan_free(&run.plan);
         }
+}
+
+/* Generation, with all rows of the cache filled: they come to the device, and one row goes back; on nvme as an
+ * extent of k and one of v. */
+static void a_cache_moves_its_rows(void **state) {
+    (void)state;
+    enum { LAYERS = 3, ROWS = 1000 };
+    for (int home = OT_HOME_GPU; home <= OT_HOME_NVME; home++) {
+        struct tiny_run run;
+        struct ot_layout layout;
+        struct totals t;
+        int64_t params;
+        tiny_defaults(&run, LAYERS, false, OT_BF16);
+        run.cache_rows = ROWS;
+        tiny_plan(&run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 2);
+        run.plan.cache = (enum ot_home)home;
+        run.plan.cache_slots = run.plan.host_cache_slots = 2;
+        tiny_finish(&run);
+        sum_pass(&run, true, &t, &layout, &params);
+        double row = 2.0 * (double)(run.config.n_kv_heads * run.config.head_dim) * 2;
+        bool leaves = home != OT_HOME_GPU, nvme = home == OT_HOME_NVME;
+        check_near("in", t.of[OT_TASK_CACHE_IN].bytes, leaves ? LAYERS * ROWS * row : 0);
+        check_near("out", t.of[OT_TASK_CACHE_OUT].bytes, leaves ? LAYERS * row : 0);
+        check_near("read", t.of[OT_TASK_NVME_READ].bytes, nvme ? LAYERS * ROWS * row : 0);
+        check_near("written", t.of[OT_TASK_NVME_WRITE].bytes, nvme ? LAYERS * 2.0 * 4096 : 0);
+        ot_layout_free(&layout);
+        ot_plan_free(&run.plan);
+    }
 }
 
 static bool trains_norms(const void *context, const struct ot_tensor *tensor) {
@@ -501,8 +536,11 @@ static void absent_disks_take_for_ever(void **state) {
     struct ot_buffer buffer = {.tier = OT_TIER_NVME, .bytes = 100, .n_tiles = 4};
     struct ot_layout layout = {.n_buffers = 1, .buffers = &buffer};
     struct ot_access access = {.first_tile = 1, .n_tiles = 2};
-    struct ot_task task = {
-        .kind = OT_TASK_NVME_READ, .lane = OT_LANE_NVME_READ, .n_accesses = 1, .accesses = &access};
+    struct ot_task task = {.kind = OT_TASK_NVME_READ,
+                           .lane = OT_LANE_NVME_READ,
+                           .cache = OT_NO_BUFFER,
+                           .n_accesses = 1,
+                           .accesses = &access};
     struct ot_task_cost cost = ot_costs_of_task(&costs, &chain, &plan, &layout, &task);
     check_near("bytes", cost.bytes, 50);
     assert_true(isinf(cost.seconds));
@@ -519,6 +557,7 @@ int main(void) {
         cmocka_unit_test(attention_has_rates_by_pass_and_size),
         cmocka_unit_test(a_first_backward_has_its_own_time),
         cmocka_unit_test(every_engine_moves_what_it_must),
+        cmocka_unit_test(a_cache_moves_its_rows),
         cmocka_unit_test(a_base_moves_in_its_type),
         cmocka_unit_test(decoding_takes_its_measured_time),
         cmocka_unit_test(compact_updates_have_their_own_rate),

@@ -67,6 +67,7 @@ static int add(struct hand *h, enum ot_lane_id lane, int seconds) {
     task->span.n = seconds;
     task->deps = h->deps[i];
     task->n_accesses = lane >= OT_LANE_NVME_READ;
+    task->cache = OT_NO_BUFFER;
     h->accesses[i] = (struct ot_access){.n_tiles = seconds};
     task->accesses = &h->accesses[i];
     h->lanes[lane][h->schedule.lane_count[lane]++] = i;
