@@ -15,8 +15,8 @@
  * then the rest of each chunk. A micro-batch of one chunk takes the same ops in the same order as if there
  * were no chunks. The cut is the same on every machine, so it changes no bits from plan to plan.
  *
- * The phases of a section in key groups (offload/block.h) are these steps, each in a call of its own; attention
- * then is of the heads of one group.
+ * The phases of a section in key groups (offload/block.h) are these steps, each in a call of its own;
+ * attention then is of the heads of one group.
  *
  * layer_memory.h says what forward keeps for backward. */
 #include "models/layer.h"

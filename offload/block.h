@@ -184,8 +184,8 @@ struct ot_run_row {
     int group, n_groups;
 };
 
-/* The phases of a section in KEY GROUPS. forward: BEGIN, ATTEND of each group, END. keys: BEGIN, ATTEND of each
- * group, which adds keys alone. backward: BEGIN, ATTEND of each group unless `saved` has the result of
+/* The phases of a section in KEY GROUPS. forward: BEGIN, ATTEND of each group, END. keys: BEGIN, ATTEND of
+ * each group, which adds keys alone. backward: BEGIN, ATTEND of each group unless `saved` has the result of
  * attention, MIDDLE, SLOPES of each group, END. */
 enum ot_phase {
     OT_PHASE_WHOLE,  /* all of them in one call: run.row has all keys */

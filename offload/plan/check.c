@@ -11,8 +11,8 @@
  * pass is two to four tasks. Checking the order of these tasks takes 0.5 to 2 GB. */
 enum { MOST_PASSES = 1 << 14 };
 /* A section in key groups is more tasks: for each group, keys in, attention, keys out in forward; as many in
- * KEYS, but nothing comes in; and in backward attention with its keys again, then attention with keys and sums
- * in, and sums out. The tasks around them are few. */
+ * KEYS, but nothing comes in; and in backward attention with its keys again, then attention with keys and
+ * sums in, and sums out. The tasks around them are few. */
 enum { TASKS_OF_PASS = 4, TASKS_OF_GROUP = 11, TASKS_OF_SECTION = 10 };
 
 struct ot_slot_needs ot_plan_slot_needs(const struct ot_chain *chain, const struct ot_plan *plan) {

@@ -104,9 +104,9 @@ struct ot_layout {
      * OT_NO_BUFFER: the sum has no home. */
     int *sums;
     /* Keys and values of one sequence in sections, for a block at a time, and the sums of their gradients, in
-     * fp32 (block.h, SECTIONS). OT_NO_BUFFER: sequences are whole. With key groups (slabs.h) a tile is a slot,
-     * and the homes on the host have a tile for each group; else OT_NO_BUFFER. A tile has all keys, then all
-     * values. */
+     * fp32 (block.h, SECTIONS). OT_NO_BUFFER: sequences are whole. With key groups (slabs.h) a tile is a
+     * slot, and the homes on the host have a tile for each group; else OT_NO_BUFFER. A tile has all keys,
+     * then all values. */
     int row_keys, row_sums, row_keys_home, row_sums_home;
     int work, scratch, token_loss, logits;
     /* gpu, of a chain that compares (block.h), else OT_NO_BUFFER: the weights of a micro-batch's tokens, and

@@ -84,8 +84,8 @@ static int next_groups(const struct ot_plan_request *rq, int groups) {
     return 0;
 }
 
-/* In the given number of sections: if the most groups fit, then the fewest that do. Boundaries pass where they
- * may, because a row that needs groups has no room for them. Leaves the least shortage. */
+/* In the given number of sections: if the most groups fit, then the fewest that do. Boundaries pass where
+ * they may, because a row that needs groups has no room for them. Leaves the least shortage. */
 static int make_groups(const struct ot_plan_request *rq, struct ot_plan *out) {
     struct ot_plan_request cut = *rq;
     struct ot_shortage before = out->shortage;

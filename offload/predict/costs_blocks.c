@@ -115,9 +115,8 @@ static void add_backward(const struct ot_cost_context *c, const struct ot_task *
     bool whole = task->phase == OT_PHASE_WHOLE;
     (whole ? add_work : add_phase)(c, task, OT_WORK_BACKWARD, cost);
     (whole ? add_work : add_phase)(c, task, OT_WORK_RECOMPUTE, cost);
-    if (task->first &&
-        task->phase <=
-            OT_PHASE_BEGIN) /* `first` was measured with other micro-batches, so it may exceed a small one's time */
+    /* `first` was measured with other micro-batches, so it may exceed a small one's time. */
+    if (task->first && task->phase <= OT_PHASE_BEGIN)
         cost->seconds = fmax(cost->seconds + c->costs->blocks[task->block].first, 0);
 }
 

@@ -3,7 +3,8 @@
  *
  *     forward     BEGIN | KEYS_IN, ATTEND, KEYS_OUT of each group | END
  *     keys        BEGIN | ATTEND, KEYS_OUT of each group
- *     backward    BEGIN | KEYS_IN, ATTEND of each group | MIDDLE | KEYS_IN twice, SLOPES, KEYS_OUT of each | END
+ *     backward    BEGIN | KEYS_IN, ATTEND of each group | MIDDLE |
+ *                 KEYS_IN of keys and of sums, SLOPES, KEYS_OUT of each group | END
  *
  * A slot is free again when attention has used it, and its rows are on their way out. The next group takes
  * the other slot, so its copy runs beside attention. */

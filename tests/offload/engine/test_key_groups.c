@@ -1,5 +1,5 @@
-/* Key groups (offload/plan/slabs.h): sections whose keys come to the device in groups of heads have the bits of
- * sections whose keys stay there, in every placement. */
+/* Key groups (offload/plan/slabs.h): sections whose keys come to the device in groups of heads have the bits
+ * of sections whose keys stay there, in every placement. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,8 +62,8 @@ static void are_equal_in_every_placement(void **state) {
     }
 }
 
-/* Sequences that end within a section: sections behind it have no tokens, and a sequence may be left out. Long
- * ones come first: what they leave must not be added. */
+/* Sequences that end within a section: sections behind it have no tokens, and a sequence may be left out.
+ * Long ones come first: what they leave must not be added. */
 static void short_sequences_have_the_same_bits(void **state) {
     (void)state;
     enum { STEP = 3, SECTIONS = 4 };

@@ -31,8 +31,8 @@ static void is_refused(struct ot_plan_request rq, int sections, int groups) {
     check_fails(ot_plan_make(&rq, &plan), OT_E_BUDGET, "gpu");
 }
 
-/* The plan keeps its budgets. With groups, keys are at home on the host: in the fewest sections, and then in the
- * fewest groups, that fit. */
+/* The plan keeps its budgets. With groups, keys are at home on the host: in the fewest sections, and then in
+ * the fewest groups, that fit. */
 static void check_choice(const struct ot_plan_request *rq, const struct ot_plan *plan) {
     int sections = ot_plan_sections(plan), groups = ot_plan_key_groups(plan);
     for (int t = 0; t < OT_TIER_COUNT; t++)
