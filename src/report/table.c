@@ -318,7 +318,7 @@ static int tell_sections(const struct ot_model *model, const struct ot_plan *pla
     if (ot_plan_sections(plan) == 1)
         return 0;
     if (groups > 1)
-        snprintf(keys, sizeof keys, ", with the keys of %d head%s at a time", heads, ot_plural(heads));
+        snprintf(keys, sizeof keys, "; keys of %d head%s at a time", heads, ot_plural(heads));
     return snprintf(line, OT_TABLE_LINE_BYTES, "sections each row is %d micro-batches, of %s tokens each%s%s",
                     ot_plan_sections(plan), ot_text_count(plan->micro_tokens, tokens),
                     plan->boundaries_pass ? ", and leaves the GPU after each layer" : "", keys);
