@@ -166,7 +166,7 @@ static void forward(struct ot_engine *en, const struct ot_task *task, int64_t st
     run.half = task->half;
     run.used = used;
     bool last = task->block == en->chain.n_blocks - 1;
-    run.y = last ? NULL : ot_engine_at(en, task->y);
+    run.y = last || task->y == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->y);
     if (en->pass == OT_PASS_DECODE)
         ot_engine_find_cache(en, task, &run);
     en->chain.forward(en->chain.context, task->block, &run);
