@@ -65,7 +65,7 @@ static void clear_grads(const struct ot_model *model, int block, const struct ot
 
 static void backward(const void *context, int block, const struct ot_block_run *run) {
     const struct ot_model *model = context;
-    if (run->first)
+    if (run->first && run->phase <= OT_PHASE_BEGIN)
         clear_grads(model, block, run);
     kind_of(model, block)->backward(model, block, run);
 }
@@ -177,6 +177,7 @@ static void build_chain(struct ot_model *model, enum ot_dtype dtype, int64_t max
     chain->backward = backward;
     chain->keys = keys;
     chain->section_align = pairs ? 0 : OT_SECTION_ALIGN;
+    chain->key_heads = pairs ? 0 : model->config.n_kv_heads;
 }
 
 int ot_model_open(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
@@ -232,6 +233,8 @@ void ot_model_set_regular(struct ot_model *model, const struct ot_regular *regul
     model->chain.boundary_tail_bytes = regular->balance > 0 ? 2 * (size_t)model->config.n_experts * 4 : 0;
     if (regular->neftune > 0) /* the noise of a token depends on the length of its row */
         model->chain.section_align = 0;
+    if (regular->dropout && model->config.attention_drop > 0) /* its random words count all heads */
+        model->chain.key_heads = 0;
 }
 
 const struct ot_regular *ot_model_get_regular(const struct ot_model *model) {

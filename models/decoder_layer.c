@@ -15,6 +15,9 @@
  * then the rest of each chunk. A micro-batch of one chunk takes the same ops in the same order as if there
  * were no chunks. The cut is the same on every machine, so it changes no bits from plan to plan.
  *
+ * The phases of a section in key groups (offload/block.h) are these steps, each in a call of its own;
+ * attention then is of the heads of one group.
+ *
  * layer_memory.h says what forward keeps for backward. */
 #include "models/layer.h"
 
@@ -38,12 +41,11 @@ static void qkv(const struct ot_layer_call *all, enum ot_keep_level have) {
         const struct ot_layer_call chunk = ot_layer_chunk(all, at);
         ot_layer_compute_qkv(&chunk, have);
     }
-    ot_layer_hand_on_keys(all);
 }
 
-/* The same, and memory.attn. */
-static void attention(const struct ot_layer_call *all, enum ot_keep_level have) {
-    qkv(all, have);
+/* memory.attn of the call's heads, after their keys are handed on. */
+static void attend(const struct ot_layer_call *all, enum ot_keep_level have) {
+    ot_layer_hand_on_keys(all);
     ot_layer_attend(all, have);
 }
 
@@ -69,15 +71,20 @@ static void finish_chunk(const struct ot_layer_call *all, int64_t first) {
  * the choice. */
 static void forward(const struct ot_model *model, int block, const struct ot_block_run *run) {
     const struct ot_layer_call all = ot_layer_call_make(model, block, run, 0, run->batch.n_tokens);
-    if (run->half != OT_HALF_REST)
-        attention(&all, OT_KEEP_NONE);
-    for (int64_t at = 0; at < all.n; at += model->chunk_tokens)
+    if (ot_layer_does(run, OT_PHASE_BEGIN) && run->half != OT_HALF_REST)
+        qkv(&all, OT_KEEP_NONE);
+    if (ot_layer_does(run, OT_PHASE_ATTEND) && run->half != OT_HALF_REST)
+        attend(&all, OT_KEEP_NONE);
+    for (int64_t at = 0; at < all.n && ot_layer_does(run, OT_PHASE_END); at += model->chunk_tokens)
         finish_chunk(&all, at);
 }
 
 static void keys(const struct ot_model *model, int block, const struct ot_block_run *run) {
     const struct ot_layer_call all = ot_layer_call_make(model, block, run, 0, run->batch.n_tokens);
-    qkv(&all, OT_KEEP_NONE);
+    if (ot_layer_does(run, OT_PHASE_BEGIN))
+        qkv(&all, OT_KEEP_NONE);
+    if (ot_layer_does(run, OT_PHASE_ATTEND))
+        ot_layer_hand_on_keys(&all);
 }
 
 struct ot_layer_rows ot_model_layer_input(const struct ot_model *model, int block, enum ot_layer_input input,
@@ -118,13 +125,20 @@ static void begin_chunk(const struct ot_layer_call *all, int64_t first) {
 
 static void backward(const struct ot_model *model, int block, const struct ot_block_run *run) {
     const struct ot_layer_call all = ot_layer_call_make(model, block, run, 0, run->batch.n_tokens);
-    if (all.kept < OT_KEEP_ALL)
-        attention(&all, all.kept);
-    else
-        ot_layer_hand_on_keys(&all);
-    for (int64_t at = 0; at < all.n; at += model->chunk_tokens)
+    if (ot_layer_does(run, OT_PHASE_BEGIN) && all.kept < OT_KEEP_ALL)
+        qkv(&all, all.kept);
+    if (ot_layer_does(run, OT_PHASE_ATTEND))
+        attend(&all, all.kept);
+    for (int64_t at = 0; at < all.n && ot_layer_does(run, OT_PHASE_MIDDLE); at += model->chunk_tokens)
         begin_chunk(&all, at);
-    ot_layer_attend_backward(&all);
+    if (ot_layer_does(run, OT_PHASE_SLOPES)) {
+        if (run->phase == OT_PHASE_SLOPES) /* attention may have left the keys of other groups there */
+            ot_layer_hand_on_keys(&all);
+        ot_layer_attend_slopes(&all);
+    }
+    if (!ot_layer_does(run, OT_PHASE_END))
+        return;
+    ot_layer_finish_slopes(&all);
     for (int64_t at = 0; at < all.n; at += model->chunk_tokens) {
         const struct ot_layer_call chunk = ot_layer_chunk(&all, at);
         ot_layer_qkv_backward(&chunk);

@@ -48,6 +48,11 @@ struct ot_layer_call ot_layer_call_make(const struct ot_model *model, int block,
 /* The chunk of a decoder's call of all tokens that begins with token `first`. */
 struct ot_layer_call ot_layer_chunk(const struct ot_layer_call *all, int64_t first);
 
+/* True if the call runs a phase (offload/block.h). */
+static inline bool ot_layer_does(const struct ot_block_run *run, enum ot_phase phase) {
+    return run->phase == OT_PHASE_WHOLE || run->phase == phase;
+}
+
 static inline bool ot_layer_is_parallel(const struct ot_layer_call *call) {
     return call->config->residual != OT_SEQUENTIAL;
 }
@@ -118,7 +123,8 @@ bool ot_layer_attention_branch(const struct ot_layer_call *call, enum ot_keep_le
 /* The branch in three parts, of which the second is of all tokens. With a cache, the first has attended. */
 bool ot_layer_compute_qkv(const struct ot_layer_call *call, enum ot_keep_level have);
 void ot_layer_attend(const struct ot_layer_call *all, enum ot_keep_level have);
-/* Copies k and v of a section (offload/block.h) to run->row. Does nothing for whole sequences. */
+/* Copies k and v of a section, or those of the call's group of heads, to run->row (offload/block.h). Does
+ * nothing for whole sequences. */
 void ot_layer_hand_on_keys(const struct ot_layer_call *all);
 void ot_layer_finish_attention(const struct ot_layer_call *call, enum ot_keep_level have, bool wants_mid);
 void ot_layer_mlp_branch(const struct ot_layer_call *call, enum ot_keep_level have);
@@ -137,6 +143,9 @@ void ot_layer_attention_backward(const struct ot_layer_call *call);
  * second, for all tokens, that of the projection's output, in memory.wide; the third computes dxy. */
 void ot_layer_o_backward(const struct ot_layer_call *call);
 void ot_layer_attend_backward(const struct ot_layer_call *all);
+/* attend_backward in two parts: attention, of the heads of the call's group; then norms and rope, of all. */
+void ot_layer_attend_slopes(const struct ot_layer_call *all);
+void ot_layer_finish_slopes(const struct ot_layer_call *all);
 void ot_layer_qkv_backward(const struct ot_layer_call *call);
 
 /* OT_DECODER_LAYERS.attend and attend_backward. */

@@ -1,6 +1,8 @@
 /* The attention branch: from x to mid, and back. */
 #include "models/layer.h"
 
+#include "src/base/minmax.h"
+
 /* ---- the projection ---- */
 
 /* The projection to q, k and v. */
@@ -145,10 +147,40 @@ static void rope(const struct ot_layer_call *call, const struct ot_qkv *at, bool
 
 /* ---- attention ---- */
 
-/* k and v of the sequence up to the call's section, or of the micro-batch from its first token on. */
+/* The heads of a call of attention: all, or those of a group of keys (offload/block.h). */
+struct heads {
+    int64_t first, n;       /* of q and of attention's output */
+    int64_t first_kv, n_kv; /* of k and v */
+};
+
+static struct heads heads_of(const struct ot_layer_call *call) {
+    const struct ot_run_row *row = &call->run->row;
+    int64_t groups = ot_max(row->n_groups, 1);
+    int64_t n = call->config->n_heads / groups, n_kv = call->config->n_kv_heads / groups;
+    return (struct heads){row->group * n, n, row->group * n_kv, n_kv};
+}
+
+/* The elements before the group's heads in a token's q, and in its k and v. */
+static int64_t q_before(const struct ot_layer_call *call) {
+    return heads_of(call).first * call->config->head_dim;
+}
+static int64_t kv_before(const struct ot_layer_call *call) {
+    return heads_of(call).first_kv * call->config->head_dim;
+}
+
+/* q, k and v of the call's heads, or their gradients, in arrays of all heads. */
+static struct ot_qkv of_heads(const struct ot_layer_call *call, struct ot_qkv at) {
+    at.q = ot_run_at(call->run, at.q, q_before(call));
+    at.k = ot_run_at(call->run, at.k, kv_before(call));
+    at.v = ot_run_at(call->run, at.v, kv_before(call));
+    return at;
+}
+
+/* The same with k and v of the sequence up to the call's section, if it is one. */
 static struct ot_qkv with_keys(const struct ot_layer_call *call, struct ot_qkv at) {
     const struct ot_run_row *row = &call->run->row;
-    int64_t kv = call->model->kv_elems;
+    int64_t kv = heads_of(call).n_kv * call->config->head_dim;
+    at = of_heads(call, at);
     return row->k ? (struct ot_qkv){at.q, row->k, row->v, at.ldq, kv, kv} : at;
 }
 
@@ -156,8 +188,8 @@ static int64_t keys_of(const struct ot_layer_call *call) {
     return call->run->row.first + call->first + call->n;
 }
 
-static void copy_keys(const struct ot_layer_call *call, void *to, const void *from, int64_t ld) {
-    size_t item = ot_dtype_bytes(call->run->dtype), row_bytes = (size_t)call->model->kv_elems * item;
+static void copy_keys(const struct ot_layer_call *call, void *to, const void *from, int64_t ld, int64_t kv) {
+    size_t item = ot_dtype_bytes(call->run->dtype), row_bytes = (size_t)kv * item;
     ot_lane_copy_rows(call->run->lane, &(struct ot_copy_rows){.dst = to,
                                                               .src = from,
                                                               .dst_stride = row_bytes,
@@ -168,23 +200,27 @@ static void copy_keys(const struct ot_layer_call *call, void *to, const void *fr
 
 void ot_layer_hand_on_keys(const struct ot_layer_call *all) {
     const struct ot_run_row *row = &all->run->row;
-    const struct ot_qkv at = packed_qkv(all, all->memory.qkv, all->memory.qk);
-    int64_t first = row->first * all->model->kv_elems;
+    const struct ot_qkv at = of_heads(all, packed_qkv(all, all->memory.qkv, all->memory.qk));
+    int64_t kv = heads_of(all).n_kv * all->config->head_dim, first = row->first * kv;
     if (!row->k)
         return;
-    copy_keys(all, ot_run_at(all->run, row->k, first), at.k, at.ldk);
-    copy_keys(all, ot_run_at(all->run, row->v, first), at.v, at.ldv);
+    copy_keys(all, ot_run_at(all->run, row->k, first), at.k, at.ldk, kv);
+    copy_keys(all, ot_run_at(all->run, row->v, first), at.v, at.ldv, kv);
 }
 
 static struct ot_attention attention_op(const struct ot_layer_call *call, const struct ot_qkv *at,
                                         int64_t n_keys) {
     const struct ot_model_config *c = call->config;
+    const struct heads heads = heads_of(call);
+    const float *slopes = ot_model_slopes(call->model, call->run->constants);
+    const void *sinks = ot_run_weight(call->run, call->at->sinks);
+    float *softmax = call->memory.softmax;
     return (struct ot_attention){
         .dtype = call->run->dtype,
         .n = call->n,
         .n_keys = n_keys,
-        .heads = c->n_heads,
-        .kv_heads = c->n_kv_heads,
+        .heads = heads.n,
+        .kv_heads = heads.n_kv,
         .head_dim = c->head_dim,
         .window = ot_model_layer_window(c, call->layer),
         .ldq = at->ldq,
@@ -194,14 +230,14 @@ static struct ot_attention attention_op(const struct ot_layer_call *call, const 
         .scale = ot_model_attention_scale(c),
         .softcap = c->attention_softcap,
         .row_start = call->run->batch.row_start + call->first,
-        .slopes = ot_model_slopes(call->model, call->run->constants),
-        .sinks = ot_run_weight(call->run, call->at->sinks),
+        .slopes = slopes ? slopes + heads.first : NULL,
+        .sinks = sinks ? ot_run_at(call->run, sinks, heads.first) : NULL,
         .drop = ot_drop_weights(call->model, call->run, call->layer, OT_DROP_ATTENTION),
-        .q = at->q,                  /* [n, heads, head_dim] */
-        .k = at->k,                  /* [n_keys, kv_heads, head_dim] */
-        .v = at->v,                  /* [n_keys, kv_heads, head_dim] */
-        .out = call->memory.attn,    /* [n, heads, head_dim] */
-        .lse = call->memory.softmax, /* [heads, n] */
+        .q = at->q,                                                     /* [n, heads, head_dim] */
+        .k = at->k,                                                     /* [n_keys, kv_heads, head_dim] */
+        .v = at->v,                                                     /* [n_keys, kv_heads, head_dim] */
+        .out = ot_run_at(call->run, call->memory.attn, q_before(call)), /* [n, heads, head_dim] */
+        .lse = softmax ? softmax + heads.first * call->n : NULL,        /* [heads, n] */
     };
 }
 
@@ -212,17 +248,18 @@ void ot_decoder_attend(const struct ot_layer_call *call, const struct ot_qkv *at
 
 void ot_decoder_attend_backward(const struct ot_layer_call *call, const struct ot_qkv *at, int64_t n_keys,
                                 const struct ot_qkv *grad) {
+    float *dsinks = ot_run_grad(call->run, call->at->sinks);
     const struct ot_attention_backward op = {
         .forward = attention_op(call, at, n_keys),
-        .dout = call->memory.narrow, /* [n, heads, head_dim] */
-        .dq = grad->q,               /* [n, heads, head_dim] */
-        .dk = grad->k,               /* [n, kv_heads, head_dim], as dv */
+        .dout = ot_run_at(call->run, call->memory.narrow, q_before(call)), /* [n, heads, head_dim] */
+        .dq = grad->q,                                                     /* [n, heads, head_dim] */
+        .dk = grad->k, /* [n, kv_heads, head_dim], as dv */
         .dv = grad->v,
         .lddk = grad->ldk,
         .lddv = grad->ldv,
         .dk_sums = call->run->row.dk,
         .dv_sums = call->run->row.dv,
-        .dsinks = ot_run_grad(call->run, call->at->sinks),
+        .dsinks = dsinks ? dsinks + heads_of(call).first : NULL,
         .scratch = call->memory.attention,
     };
     call->ops->attention_backward(call->run->lane, &op);
@@ -308,12 +345,23 @@ static void attend_cached(const struct ot_layer_call *call, const void *input) {
     call->model->layer_kind->attend(call, &all, n_past + call->n);
 }
 
-void ot_layer_attend_backward(const struct ot_layer_call *call) {
+/* The gradients of q, k and v that attention reads, of all heads. */
+static struct ot_qkv qkv_slopes(const struct ot_layer_call *call) {
+    bool norms = call->config->qk_norm != OT_QK_NORM_NONE;
+    return packed_qkv(call, call->memory.wide, norms ? call->memory.normed : NULL);
+}
+
+void ot_layer_attend_slopes(const struct ot_layer_call *call) {
+    const struct ot_layer_memory *memory = &call->memory;
+    const struct ot_qkv at = with_keys(call, packed_qkv(call, memory->qkv, memory->qk));
+    const struct ot_qkv grad = of_heads(call, qkv_slopes(call));
+    call->model->layer_kind->attend_backward(call, &at, keys_of(call), &grad);
+}
+
+void ot_layer_finish_slopes(const struct ot_layer_call *call) {
     const struct ot_layer_memory *memory = &call->memory;
     bool norms = call->config->qk_norm != OT_QK_NORM_NONE;
-    const struct ot_qkv at = with_keys(call, packed_qkv(call, memory->qkv, memory->qk));
-    const struct ot_qkv grad = packed_qkv(call, memory->wide, norms ? memory->normed : NULL);
-    call->model->layer_kind->attend_backward(call, &at, keys_of(call), &grad);
+    const struct ot_qkv grad = qkv_slopes(call);
     rope(call, &grad, true);
     if (norms) {
         const struct ot_qkv raw = packed_qkv(call, memory->qkv, NULL),
@@ -321,6 +369,11 @@ void ot_layer_attend_backward(const struct ot_layer_call *call) {
         head_norm_backward(call, true, raw.q, grad.q, grad.ldq, raw_grad.q);
         head_norm_backward(call, false, raw.k, grad.k, grad.ldk, raw_grad.k);
     }
+}
+
+void ot_layer_attend_backward(const struct ot_layer_call *call) {
+    ot_layer_attend_slopes(call);
+    ot_layer_finish_slopes(call);
 }
 
 /* ---- the branch: forward ---- */

@@ -46,6 +46,16 @@
  * before it reads them. `keys` prepares for that: it computes the keys and values of all sections but the
  * last again.
  *
+ * KEY GROUPS. The keys and values of a long sequence may be too many for the device. Attention of a head of
+ * keys does not depend on other heads of keys. So a chain with key_heads > 0 can work on a section in PHASES
+ * (ot_phase), and then run.row has the keys and values of one GROUP of heads at a time. BEGIN computes q, k
+ * and v of the section; ATTEND, once for each group, adds the section's keys of the group to run.row, and
+ * computes attention of the query heads that use them; END finishes the block. Backward has two passes over
+ * the groups, ATTEND and SLOPES, with MIDDLE between them. From BEGIN to END the engine preserves `work`,
+ * `scratch` and `saved`. The engine keeps the keys of the other groups elsewhere, and the sums of their
+ * gradients. The bits of every result are the same for any number of groups, because each head has the same
+ * ops with the same order of sums.
+ *
  * COMPARISONS. An objective may compare rows, of pairs too (ot_chain.compares; kernels/ops_compare.h). Then
  * the last block runs forward in training as well: it writes the losses of the tokens. The engine computes
  * their weights, and backward multiplies the gradients of the tokens' losses with them.
@@ -169,6 +179,21 @@ struct ot_run_row {
     void *k, *v;    /* [tokens of the sequence, kv_elems]; NULL: the micro-batch has whole sequences */
     float *dk, *dv; /* backward: gradient sums of the same shape; zeros before the last section */
     int64_t first;  /* the tokens of the sequence before this section: a multiple of chain.section_align */
+    /* KEY GROUPS. The arrays above have kv_elems / n_groups elements a token: those of the group with this
+     * number. n_groups 0 counts as 1. */
+    int group, n_groups;
+};
+
+/* The phases of a section in KEY GROUPS. forward: BEGIN, ATTEND of each group, END. keys: BEGIN, ATTEND of
+ * each group, which adds keys alone. backward: BEGIN, ATTEND of each group unless `saved` has the result of
+ * attention, MIDDLE, SLOPES of each group, END. */
+enum ot_phase {
+    OT_PHASE_WHOLE,  /* all of them in one call: run.row has all keys */
+    OT_PHASE_BEGIN,  /* reads x; up to q, k and v. backward: also clears `grads`, if the call is `first` */
+    OT_PHASE_ATTEND, /* reads and writes run.row.k and v */
+    OT_PHASE_MIDDLE, /* backward, from y's gradient to that of attention's result; reads x */
+    OT_PHASE_SLOPES, /* backward of attention; like ATTEND, and reads and writes dk and dv */
+    OT_PHASE_END     /* reads x; forward: writes y; backward: writes x's gradient */
 };
 
 enum ot_pass {
@@ -202,6 +227,7 @@ struct ot_block_run {
     const void *constants;            /* written by fill_constants */
     const void *weights[OT_MAX_USES]; /* one per use */
     enum ot_half half;                /* forward; BOTH for a block without parts */
+    enum ot_phase phase;              /* of a section; else WHOLE */
     /* CHOOSE: [n_parts]. Forward sets the elements of the parts that this micro-batch needs to 1, and leaves
      * the others as they are: they have the choices of earlier micro-batches. Else NULL. */
     int32_t *used;
@@ -274,6 +300,7 @@ struct ot_chain {
     bool has_pairs;             /* rows have inputs and targets (ROWS OF PAIRS above) */
     bool compares;              /* COMPARISONS above */
     int64_t section_align;      /* sections have a multiple of this number of tokens; 0: there are none */
+    int64_t key_heads;          /* heads of keys and values, which may come in groups; 0: no KEY GROUPS */
     int64_t head_dim;           /* elements of a head of attention; 0: unknown. Only predictions read it */
     int64_t vocab;              /* tokens and targets are less than this */
     int64_t max_position;       /* positions are less than this */

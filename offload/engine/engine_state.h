@@ -1,4 +1,4 @@
-/* Declarations that the files of the engine share (engine.c, tasks.c, texts.c, cache.c, decide.c,
+/* Declarations that the files of the engine share (engine.c, tasks.c, sections.c, texts.c, cache.c, decide.c,
  * shadow.c, diagnose.c, nvme.c, staging.c, params.c, rank_tasks.c, snapshot_copy.c). Internal to offload/. */
 #ifndef OT_OFFLOAD_ENGINE_ENGINE_STATE_H
 #define OT_OFFLOAD_ENGINE_ENGINE_STATE_H
@@ -210,6 +210,14 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
 /* Runs a task of the comm lane, or one that prepares or ends it (engine/rank_tasks.c). */
 void ot_engine_run_rank_task(struct ot_engine *engine, const struct ot_task *task, int64_t step,
                              struct ot_lane *lane);
+/* Sections of a row (engine/sections.c). fill_row: the fields of a run that they hand on, and the place of
+ * this section's losses. clear: the sums of gradients, before the first task that adds to them; nothing
+ * before others. move: runs a KEYS_IN or a KEYS_OUT. */
+void ot_engine_fill_row(const struct ot_engine *engine, const struct ot_task *task, struct ot_block_run *run);
+void ot_engine_clear_key_sums(const struct ot_engine *engine, const struct ot_task *task,
+                              struct ot_lane *lane);
+void ot_engine_move_keys(const struct ot_engine *engine, const struct ot_task *task, int64_t step,
+                         struct ot_lane *lane);
 /* Weights and the choice of parts (engine/staging.c). Runs a FETCH, a DECODE, and a USED_OUT. choice: returns
  * the place for the choice of a forward's first half; clears it for the first micro-batch. */
 void ot_engine_fetch(struct ot_engine *engine, const struct ot_task *task, int64_t step,

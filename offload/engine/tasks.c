@@ -122,24 +122,6 @@ static void loss_out(struct ot_engine *en, const struct ot_task *task, int64_t s
 
 /* ---- blocks ---- */
 
-/* Fills in what the calls for a sequence's sections hand on, and the place of this section's losses. */
-static void fill_row(struct ot_engine *en, const struct ot_task *task, struct ot_block_run *run) {
-    int64_t section = task->micro % ot_plan_sections(&en->plan), elems = en->chain.kv_elems;
-    int64_t all = ot_plan_pass_tokens(&en->plan) * elems;
-    if (en->pass == OT_PASS_EVAL && run->token_loss)
-        run->token_loss += section * en->plan.micro_tokens;
-    if (task->keys == OT_NO_BUFFER)
-        return;
-    char *keys = ot_engine_at(en, task->keys);
-    run->row = (struct ot_run_row){.k = keys,
-                                   .v = keys + (size_t)all * ot_dtype_bytes(en->chain.dtype),
-                                   .first = section * en->plan.micro_tokens};
-    if (en->layout.row_sums == OT_NO_BUFFER)
-        return;
-    run->row.dk = ot_engine_at(en, en->layout.row_sums);
-    run->row.dv = run->row.dk + all;
-}
-
 static void fill_run(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane,
                      struct ot_block_run *run) {
     const struct ot_engine_step *st = step_of(en, step);
@@ -172,7 +154,7 @@ static void fill_run(struct ot_engine *en, const struct ot_task *task, int64_t s
         run->grads[u] = task->grads[u] == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->grads[u]);
     }
     run->dxy = task->dxy == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->dxy);
-    fill_row(en, task, run);
+    ot_engine_fill_row(en, task, run);
 }
 
 static void forward(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
@@ -184,11 +166,13 @@ static void forward(struct ot_engine *en, const struct ot_task *task, int64_t st
     run.half = task->half;
     run.used = used;
     bool last = task->block == en->chain.n_blocks - 1;
-    run.y = last ? NULL : ot_engine_at(en, task->y);
+    run.y = last || task->y == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->y);
     if (en->pass == OT_PASS_DECODE)
         ot_engine_find_cache(en, task, &run);
     en->chain.forward(en->chain.context, task->block, &run);
-    if (en->diagnosis && !last && task->half != OT_HALF_CHOOSE)
+    bool ends =
+        task->half != OT_HALF_CHOOSE && (task->phase == OT_PHASE_WHOLE || task->phase == OT_PHASE_END);
+    if (en->diagnosis && !last && ends)
         ot_engine_diagnose_output(en, task, lane);
 }
 
@@ -225,9 +209,7 @@ static void compare(struct ot_engine *en, const struct ot_task *task, int64_t st
 
 static void keys(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     struct ot_block_run run;
-    int sums = en->layout.row_sums;
-    if (task->micro % ot_plan_sections(&en->plan) == 0)
-        ot_lane_fill(lane, ot_engine_at(en, sums), 0, en->layout.buffers[sums].bytes);
+    ot_engine_clear_key_sums(en, task, lane);
     if (!has_micro(en, step, task->micro) || ot_engine_has_given_up(en))
         return;
     fill_run(en, task, step, lane, &run);
@@ -238,8 +220,10 @@ static void backward(struct ot_engine *en, const struct ot_task *task, int64_t s
     struct ot_block_run run;
     bool last = task->block == en->chain.n_blocks - 1;
     double *loss = ot_engine_results(en, en->layout.results_gpu, -1) + task->micro * en->layout.micro_results;
+    if (task->keys != OT_NO_BUFFER)
+        ot_engine_clear_key_sums(en, task, lane);
     if (!has_micro(en, step, task->micro) || ot_engine_has_given_up(en)) {
-        if (task->first)
+        if (task->first && task->phase <= OT_PHASE_BEGIN)
             clear_sums(en, task, lane);
         if (last) /* a section behind its sequence's last token adds nothing */
             ot_lane_fill(lane, loss, 0, (size_t)en->layout.micro_results * sizeof *loss);
@@ -519,6 +503,10 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
         break;
     case OT_TASK_KEYS:
         keys(en, task, step, lane);
+        break;
+    case OT_TASK_KEYS_IN:
+    case OT_TASK_KEYS_OUT:
+        ot_engine_move_keys(en, task, step, lane);
         break;
     case OT_TASK_BACKWARD:
         backward(en, task, step, lane);

@@ -215,6 +215,7 @@ static void set_fields(const struct ot_plan_request *rq, const struct ot_candida
     plan->sections = c->sections > 1 ? c->sections : 0;
     plan->micro_tokens = plan->sections ? ot_plan_section_tokens(rq, plan->sections)
                                         : c->micro_sequences * rq->sequence_tokens;
+    plan->key_groups = plan->sections && rq->key_groups > 1 ? rq->key_groups : 0;
     plan->max_micro = ot_candidate_micro(rq, c->micro_sequences) * ot_plan_sections(plan);
     ot_plan_set_rounds(plan, c->rounds);
     set_kept(rq, c, plan);
@@ -257,6 +258,7 @@ uint64_t ot_plan_print(const struct ot_plan *p) {
     hash = ot_mix(ot_mix(ot_mix(hash, p->shard.in_flight), p->shard.one_copy), p->shard.stages);
     hash = ot_mix(ot_mix(ot_mix(hash, p->micro_tokens), p->sections), p->boundaries_pass);
     hash = ot_mix(ot_mix(ot_mix(hash, p->cache_rows), p->cache), p->cache_slots);
+    hash = ot_mix(hash, p->key_groups);
     return ot_mix(ot_mix(hash, p->max_micro), p->tile_params);
 }
 

@@ -76,6 +76,9 @@ bool ot_plan_streams_state(const struct ot_plan *plan);
 /* True if two blocks use a slab of the kind. */
 bool ot_chain_is_tied(const struct ot_chain *chain, enum ot_slot_kind kind);
 int ot_chain_most_micro(const struct ot_chain *chain);
+/* The most key groups (slabs.h) of the sections of a step of max_micro micro-batches: their tasks have room
+ * in a schedule. Less than 2: it has no room for any. */
+int ot_chain_most_key_groups(const struct ot_chain *chain, int max_micro);
 
 /* The kinds of slots that the slabs of this rank need: bit k is kind k. */
 struct ot_slot_needs {

@@ -5,10 +5,15 @@
 #include "offload/plan/shadow_updates.h"
 #include "offload/plan/used_parts.h"
 #include "src/base/error.h"
+#include "src/base/minmax.h"
 
 /* The most forward passes of micro-batches through blocks in a step: 480 micro-batches of a 7B model. Each
  * pass is two to four tasks. Checking the order of these tasks takes 0.5 to 2 GB. */
 enum { MOST_PASSES = 1 << 14 };
+/* A section in key groups is more tasks: for each group, keys in, attention, keys out in forward; as many in
+ * KEYS, but nothing comes in; and in backward attention with its keys again, then attention with keys and
+ * sums in, and sums out. The tasks around them are few. */
+enum { TASKS_OF_PASS = 4, TASKS_OF_GROUP = 11, TASKS_OF_SECTION = 10 };
 
 struct ot_slot_needs ot_plan_slot_needs(const struct ot_chain *chain, const struct ot_plan *plan) {
     struct ot_slot_needs needs = {0};
@@ -45,6 +50,11 @@ int ot_chain_most_micro(const struct ot_chain *chain) {
     return chain->n_blocks < MOST_PASSES ? MOST_PASSES / chain->n_blocks : 1;
 }
 
+int ot_chain_most_key_groups(const struct ot_chain *chain, int max_micro) {
+    int64_t most = (int64_t)TASKS_OF_PASS * MOST_PASSES / ((int64_t)chain->n_blocks * max_micro);
+    return (int)ot_max((most - TASKS_OF_SECTION) / TASKS_OF_GROUP, 0);
+}
+
 /* needed: bit k is kind k. */
 static int check_slots(const char *what, const int slots[OT_SLOT_KINDS], unsigned needed, int most) {
     for (enum ot_slot_kind k = 0; k < OT_SLOT_KINDS; k++) {
@@ -76,6 +86,31 @@ static int check_sections(const struct ot_chain *chain, const struct ot_plan *pl
     return 0;
 }
 
+static int check_key_groups(const struct ot_chain *chain, const struct ot_plan *plan) {
+    int groups = ot_plan_key_groups(plan);
+    if (groups == 1)
+        return 0;
+    if (chain->key_heads < groups || chain->key_heads % groups != 0)
+        return ot_fail(
+            OT_E_USAGE,
+            chain->key_heads > 0
+                ? "plan: the %lld heads of keys cannot be divided into %d equal groups"
+                : "plan: this model's keys (%lld heads) cannot come in %d groups: rows of pairs and "
+                  "dropout of attention need all heads",
+            (long long)chain->key_heads, groups);
+    if (ot_plan_sections(plan) == 1 || ot_plan_has_stages(plan) ||
+        (plan->fetch_used && ot_chain_most_parts(chain) > 0))
+        return ot_fail(OT_E_USAGE,
+                       "plan: keys come in groups for rows in sections alone, without stages, and "
+                       "not between the halves of a block that fetches used parts");
+    if (groups > ot_chain_most_key_groups(chain, plan->max_micro))
+        return ot_fail(
+            OT_E_USAGE,
+            "plan: a schedule of %d blocks has no room for %d micro-batches with %d groups of keys",
+            chain->n_blocks, plan->max_micro, groups);
+    return 0;
+}
+
 static int check_passing(const struct ot_chain *chain, const struct ot_plan *plan) {
     if (!plan->boundaries_pass)
         return 0;
@@ -103,6 +138,7 @@ static int check_shape(const struct ot_chain *chain, const struct ot_plan *plan)
         return ot_fail(OT_E_USAGE, "plan: %d micro-batches cannot be cut into a round of %d and others of %d",
                        plan->max_micro, plan->first_round, plan->round_micro);
     OT_TRY(check_sections(chain, plan));
+    OT_TRY(check_key_groups(chain, plan));
     OT_TRY(check_passing(chain, plan));
     if (plan->shard.in_flight > 1 && plan->first_round != plan->round_micro)
         return ot_fail(OT_E_USAGE, "plan: rounds in flight together are equally long, not %d and %d",

@@ -105,8 +105,10 @@ struct ot_layout {
      * OT_NO_BUFFER: the sum has no home. */
     int *sums;
     /* Keys and values of one sequence in sections, for a block at a time, and the sums of their gradients, in
-     * fp32 (block.h, SECTIONS). OT_NO_BUFFER: sequences are whole. */
-    int row_keys, row_sums;
+     * fp32 (block.h, SECTIONS). OT_NO_BUFFER: sequences are whole. With key groups (slabs.h) a tile is a
+     * slot, and the homes on the host have a tile for each group; else OT_NO_BUFFER. A tile has all keys,
+     * then all values. */
+    int row_keys, row_sums, row_keys_home, row_sums_home;
     /* Generation: the cache of each middle block that this rank has, at its home [n_blocks], and slots. Each
      * holds k of all rows, and from cache_bytes on v. On nvme these are extents of cache_extent_bytes: first
      * those of k, then as many of v. NULL: the plan has no cache. */

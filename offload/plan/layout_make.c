@@ -363,6 +363,26 @@ static size_t most_work(const struct ot_chain *chain, const struct ot_plan *plan
     return most;
 }
 
+/* Adds the keys and values of a row in sections: on the device, and with key groups at home on the host. */
+static void add_row(struct ot_layout_maker *mk) {
+    const struct ot_plan *plan = mk->plan;
+    struct ot_layout *layout = mk->layout;
+    const char *name = "keys and values";
+    int groups = ot_plan_key_groups(plan), slots = groups > 1 ? OT_KEY_SLOTS : 1;
+    size_t elems = 2 * (size_t)ot_plan_row_elems(mk->chain, plan); /* of a group */
+    size_t keys = elems * ot_dtype_bytes(mk->chain->dtype), sums = elems * sizeof(float);
+    bool sections = ot_plan_sections(plan) > 1, has_sums = sections && plan->train;
+    layout->row_keys = layout->row_sums = layout->row_keys_home = layout->row_sums_home = OT_NO_BUFFER;
+    if (sections)
+        layout->row_keys = ot_layout_add(mk, OT_TIER_GPU, name, (size_t)slots * keys, slots);
+    if (has_sums)
+        layout->row_sums = ot_layout_add(mk, OT_TIER_GPU, name, (size_t)slots * sums, slots);
+    if (sections && groups > 1)
+        layout->row_keys_home = ot_layout_add(mk, OT_TIER_HOST, name, (size_t)groups * keys, groups);
+    if (has_sums && groups > 1)
+        layout->row_sums_home = ot_layout_add(mk, OT_TIER_HOST, name, (size_t)groups * sums, groups);
+}
+
 /* Adds the memory for inner activations that blocks do not keep, and the scratch that all blocks share. Only
  * the compute lane uses them. */
 static void add_workspace(struct ot_layout_maker *mk) {
@@ -376,14 +396,7 @@ static void add_workspace(struct ot_layout_maker *mk) {
     layout->scratch = ot_layout_add(mk, OT_TIER_GPU, "workspace", space.scratch, 1);
     layout->token_loss =
         ot_layout_add(mk, OT_TIER_GPU, "workspace", (size_t)ot_plan_pass_tokens(plan) * sizeof(float), 1);
-    size_t row_elems = 2 * (size_t)(ot_plan_pass_tokens(plan) * chain->kv_elems);
-    bool sections = ot_plan_sections(plan) > 1;
-    layout->row_keys = sections ? ot_layout_add(mk, OT_TIER_GPU, "keys and values",
-                                                row_elems * ot_dtype_bytes(chain->dtype), 1)
-                                : OT_NO_BUFFER;
-    layout->row_sums = sections && plan->train
-                           ? ot_layout_add(mk, OT_TIER_GPU, "keys and values", row_elems * sizeof(float), 1)
-                           : OT_NO_BUFFER;
+    add_row(mk);
     size_t logits = (size_t)(chain->vocab * ot_max(plan->texts, 1)) * sizeof(float);
     layout->logits = ot_layout_add(mk, OT_TIER_GPU, "workspace", logits, 1);
     layout->token_weights = layout->answers = OT_NO_BUFFER;

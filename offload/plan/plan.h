@@ -311,6 +311,7 @@ struct ot_plan {
     bool boundaries_pass;          /* they leave the device after each block: see BOUNDARIES */
     int64_t micro_tokens;          /* tokens in a full micro-batch */
     int sections;                  /* micro-batches of a sequence (slabs.h); 0 or 1: sequences are whole */
+    int key_groups;                /* of a row in sections (slabs.h); 0 or 1: its keys stay on the device */
     struct ot_workspace workspace; /* of micro_tokens; ot_plan_finish sets it */
     int max_micro;                 /* places for this rank's micro-batches of the largest step */
     /* Micro-batches of the first round, and of each later one but for the last (slabs.h). first_round 0: one

@@ -31,6 +31,7 @@ struct ot_plan_request {
     /* Sections of a sequence (slabs.h): 1: sequences are whole; 2 or more: a micro-batch is a section, and
      * micro_sequences is 0 or 1; 0: the fewest that fit. */
     int sections;
+    int key_groups;       /* same as in struct ot_plan; 0: 1, or more if a row in sections fits only so */
     bool boundaries_pass; /* same as in struct ot_plan, where they leave the device */
     bool train, clip;
     /* AUTO, or forced for all slabs. sums: gradient sums between rounds. */

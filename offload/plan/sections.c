@@ -1,6 +1,6 @@
-/* Sections of a sequence (slabs.h): which there may be, and when a plan has them. The search (search.c) is
- * given the sections, the home of the cache of generation, and the home of kept activations if all blocks
- * must keep them. */
+/* Sections of a sequence, and key groups (slabs.h): which there may be, and when a plan has them. The search
+ * (search.c) is given both, the home of the cache of generation, and the home of kept activations if all
+ * blocks must keep them. */
 #include <string.h>
 
 #include "offload/plan/build.h"
@@ -60,16 +60,83 @@ static int make_sections(const struct ot_plan_request *rq, struct ot_plan *out) 
     return rc == -OT_E_BUDGET && rq->sections > 1 && may_pass(rq) ? make_cut(&passing, out) : rc;
 }
 
-/* With the given home of the cache: in the fewest sections that fit. */
-static int make_with_cache(const struct ot_plan_request *rq, struct ot_plan *out) {
+/* ---- key groups ---- */
+
+/* The bytes of the device that would be enough. SIZE_MAX: unknown. */
+static size_t missing(const struct ot_shortage *s) {
+    size_t most = ot_max(s->alone[OT_TIER_GPU], s->together[OT_TIER_GPU]);
+    return most > 0 ? most : SIZE_MAX;
+}
+
+/* True if groups of keys may help a request that was refused: the device is short. */
+static bool may_group(const struct ot_plan_request *rq, const struct ot_plan *refused) {
+    bool is_short = rq->is_trial || (missing(&refused->shortage) != SIZE_MAX &&
+                                     missing(&refused->shortage) > rq->budget_bytes[OT_TIER_GPU]);
+    return is_short && rq->key_groups == 0 && rq->chain->key_heads > OT_KEY_SLOTS &&
+           rq->shard.mode != OT_SHARD_STAGES &&
+           !(ot_plan_fetches_used(rq) && ot_chain_most_parts(rq->chain) > 0);
+}
+
+/* The next larger number of equal groups; 0: there is none. OT_KEY_SLOTS groups save no memory. */
+static int next_groups(const struct ot_plan_request *rq, int groups) {
+    int64_t heads = rq->chain->key_heads;
+    int most = ot_chain_most_key_groups(rq->chain, ot_candidate_micro(rq, 1) * rq->sections);
+    for (groups = ot_max(groups, OT_KEY_SLOTS) + 1; groups <= ot_min(most, heads); groups++)
+        if (heads % groups == 0)
+            return groups;
+    return 0;
+}
+
+/* In the given number of sections: if the most groups fit, then the fewest that do. Boundaries pass where
+ * they may, because a row that needs groups has no room for them. Leaves the least shortage. */
+static int make_groups(const struct ot_plan_request *rq, struct ot_plan *out) {
+    struct ot_plan_request cut = *rq;
+    struct ot_shortage before = out->shortage;
+    int rc, most = 0;
+    for (int groups = next_groups(rq, 0); groups > 0 && rq->sections > 1; groups = next_groups(rq, groups))
+        most = groups;
+    if (most == 0)
+        return -OT_E_BUDGET;
+    cut.boundaries_pass = may_pass(rq);
+    cut.key_groups = most;
+    rc = make_cut(&cut, out);
+    if (rc < 0 && missing(&before) < missing(&out->shortage))
+        out->shortage = before;
+    for (int groups = next_groups(rq, 0); rc == 0 && groups < most; groups = next_groups(rq, groups)) {
+        struct ot_plan fewer;
+        cut.key_groups = groups;
+        int fits = make_cut(&cut, &fewer);
+        if (fits < 0)
+            continue;
+        ot_plan_free(out);
+        *out = fewer;
+        break;
+    }
+    return rc;
+}
+
+/* ---- the plan ---- */
+
+/* In as many sections as the request says, or in 1, 2, 4, .. until a plan fits. */
+static int try_sections(const struct ot_plan_request *rq,
+                        int (*make)(const struct ot_plan_request *, struct ot_plan *), struct ot_plan *out) {
     struct ot_plan_request cut = *rq;
     cut.sections = ot_max(rq->sections, 1);
-    int rc = make_sections(&cut, out);
+    int rc = make(&cut, out);
     for (cut.sections = 2;
          rc == -OT_E_BUDGET && rq->sections == 0 && ot_plan_may_choose_sections(rq, cut.sections);
          cut.sections *= 2)
-        rc = make_sections(&cut, out);
+        rc = make(&cut, out);
     return rc;
+}
+
+/* With the given home of the cache: in the fewest sections that fit, or else with key groups too. */
+static int make_with_cache(const struct ot_plan_request *rq, struct ot_plan *out) {
+    int rc = try_sections(rq, make_sections, out);
+    if (rc != -OT_E_BUDGET || !may_group(rq, out))
+        return rc;
+    rc = try_sections(rq, make_groups, out);
+    return rc == -OT_E_BUDGET && !rq->is_trial ? ot_plan_refuse(rq, &out->shortage) : rc;
 }
 
 /* Adds a way to make a plan: less of a tier may be enough with it. Returns false if memory is not short, but

@@ -164,6 +164,35 @@ static inline int ot_plan_backward_turn(const struct ot_plan *plan, int micro) {
     return micro - section + (n - 1 - section);
 }
 
+/* ---- key groups ---- */
+
+/* Key groups: the keys and values of a sequence in sections, and the sums of their gradients, may be too many
+ * for the device. Then their home is the host, in G groups of heads (block.h, KEY GROUPS), and OT_KEY_SLOTS
+ * slots on the device have room for one group of the whole sequence each. For each section and group, the
+ * keys of the sections before come to a slot while attention computes the group before; the section's own
+ * keys go from there to the home. In backward the sums come along, and go back. So a token of the sequence
+ * takes OT_KEY_SLOTS / G of the device memory, and all of it on the host, for one block at a time.
+ *
+ * A sequence in S sections then moves about S / 2 times its keys to the device for a block's forward, and as
+ * often in each pass over them in backward; their sums S / 2 times each way. A section of n tokens has 4 n
+ * FLOPs of attention for each element of a key, so its copies hide behind attention from some thousand tokens
+ * on.
+ *
+ * The bits do not depend on G. The search takes as few sections as fit with any G, and then the fewest
+ * groups: each group is a task more in each pass over the keys. */
+enum { OT_KEY_SLOTS = 2 };
+static inline int ot_plan_key_groups(const struct ot_plan *plan) { /* >= 1 */
+    return plan->key_groups > 1 ? plan->key_groups : 1;
+}
+/* Elements of the keys, and of the values, of one group for a token. */
+static inline int64_t ot_plan_group_elems(const struct ot_chain *chain, const struct ot_plan *plan) {
+    return chain->kv_elems / ot_plan_key_groups(plan);
+}
+/* Elements of the keys of one group of a sequence, or of the values, which follow them. */
+static inline int64_t ot_plan_row_elems(const struct ot_chain *chain, const struct ot_plan *plan) {
+    return ot_plan_pass_tokens(plan) * ot_plan_group_elems(chain, plan);
+}
+
 /* ---- kept ---- */
 
 /* Kept activations: the inner activations that each block keeps for backward (block.h), and their tier.

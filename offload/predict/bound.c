@@ -144,6 +144,24 @@ static void add_activations(const struct ot_chain *chain, const struct ot_plan *
     work->h2d += kept;
 }
 
+/* Adds the copies of key groups (slabs.h). The keys of section s come s times its size: in forward, before
+ * SLOPES, and again before attention that is computed again. Sums come for all sections but the last, with
+ * the rows of the section itself, and go for all but the first. Keys go in forward and in KEYS. */
+static void add_keys(const struct ot_chain *chain, const struct ot_plan *plan, struct work *work) {
+    double sections = ot_plan_sections(plan), earlier = sections * (sections - 1) / 2;
+    double section = 2.0 * (double)(plan->micro_tokens * chain->kv_elems); /* elements */
+    double keys = section * (double)ot_dtype_bytes(chain->dtype), sums = section * sizeof(float);
+    if (ot_plan_key_groups(plan) == 1)
+        return;
+    for (int b = 1; b < chain->n_blocks - 1; b++) {
+        bool back = b >= ot_chain_first_trained(chain);
+        bool again = back && ot_plan_kept(chain, plan, b).level < OT_KEEP_ATTENTION;
+        double rows = plan->max_micro / sections;
+        work->h2d += rows * earlier * (keys * (1 + back + again) + sums * back);
+        work->d2h += rows * ((sections - 1) * keys * (1 + back) + earlier * sums * back);
+    }
+}
+
 /* Adds the slabs' gradients, sums and updates. */
 static void add_training(const struct ot_chain *chain, const struct ot_plan *plan, struct work *work) {
     double state = (double)ot_state_bytes(chain, 1 << 20) / (1 << 20);
@@ -234,6 +252,7 @@ double ot_plan_least_seconds(const struct ot_chain *chain, const struct ot_plan 
     struct work work = {.compute = compute_seconds(chain, plan, costs)};
     add_fetches(chain, plan, &work);
     add_activations(chain, plan, &work);
+    add_keys(chain, plan, &work);
     add_training(chain, plan, &work);
     double least = longest(chain, costs, &work);
     bool waits = plan->clip && plan->shard.mode != OT_SHARD_STAGES;

@@ -1,4 +1,4 @@
-#include "offload/predict/costs.h"
+#include "offload/predict/costs_state.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -30,8 +30,8 @@ static void work_from_params(const struct ot_chain *chain, int block, enum ot_wo
         out->product_flops = (kind == OT_WORK_BACKWARD ? 4 : 2) * n * params;
 }
 
-static struct ot_block_work work_of(const struct ot_chain *chain, int block, enum ot_work_kind kind,
-                                    enum ot_keep_level level, int64_t n_tokens, int64_t row_tokens) {
+struct ot_block_work ot_costs_work_of(const struct ot_chain *chain, int block, enum ot_work_kind kind,
+                                      enum ot_keep_level level, int64_t n_tokens, int64_t row_tokens) {
     struct ot_block_work work;
     if (chain->work)
         chain->work(chain->context, block, kind, level, n_tokens, row_tokens, &work);
@@ -40,8 +40,7 @@ static struct ot_block_work work_of(const struct ot_chain *chain, int block, enu
     return work;
 }
 
-/* The tokens over which attention reaches: of a sequence, which a section is a part of. */
-static int64_t row_of(const struct ot_costs *costs, const struct ot_plan *plan) {
+int64_t ot_costs_row_of(const struct ot_costs *costs, const struct ot_plan *plan) {
     return ot_min(costs->row_tokens, ot_plan_pass_tokens(plan));
 }
 
@@ -60,7 +59,7 @@ static struct ot_line estimate(const struct ot_costs *costs, const struct ot_cha
                                enum ot_work_kind kind, enum ot_keep_level level, int64_t n_tokens) {
     const struct ot_rates *r = &costs->rates;
     int64_t row = ot_min(costs->row_tokens, n_tokens);
-    struct ot_block_work work = work_of(chain, block, kind, level, n_tokens, row);
+    struct ot_block_work work = ot_costs_work_of(chain, block, kind, level, n_tokens, row);
     double seconds = time_of(work.product_flops - work.group_flops, r->product_flops) +
                      time_of(work.group_flops, r->group_flops > 0 ? r->group_flops : r->product_flops) +
                      time_of(work.attention_flops, ot_costs_attention_rate(r, chain, kind)) +
@@ -98,9 +97,9 @@ int ot_costs_estimate(const struct ot_chain *chain, const struct ot_rates *rates
         for (int level = 0; level < OT_KEEP_LEVELS; level++)
             block->recompute[level] =
                 estimate(out, chain, b, OT_WORK_RECOMPUTE, (enum ot_keep_level)level, micro_tokens);
-        block->first =
-            time_of(work_of(chain, b, OT_WORK_CLEAR, OT_KEEP_ALL, micro_tokens, sequence_tokens).moved_bytes,
-                    rates->device_bytes);
+        block->first = time_of(
+            ot_costs_work_of(chain, b, OT_WORK_CLEAR, OT_KEEP_ALL, micro_tokens, sequence_tokens).moved_bytes,
+            rates->device_bytes);
     }
     return 0;
 }
@@ -122,10 +121,10 @@ double ot_costs_model_flops(const struct ot_costs *costs, const struct ot_chain 
     double flops = 0;
     int first = ot_chain_first_trained(chain); /* backward ends there */
     for (int b = 0; b < chain->n_blocks; b++) {
-        struct ot_block_work forward =
-            work_of(chain, b, OT_WORK_FORWARD, OT_KEEP_ALL, plan->micro_tokens, row_of(costs, plan));
-        struct ot_block_work backward =
-            work_of(chain, b, OT_WORK_BACKWARD, OT_KEEP_ALL, plan->micro_tokens, row_of(costs, plan));
+        struct ot_block_work forward = ot_costs_work_of(chain, b, OT_WORK_FORWARD, OT_KEEP_ALL,
+                                                        plan->micro_tokens, ot_costs_row_of(costs, plan));
+        struct ot_block_work backward = ot_costs_work_of(chain, b, OT_WORK_BACKWARD, OT_KEEP_ALL,
+                                                         plan->micro_tokens, ot_costs_row_of(costs, plan));
         if (b < chain->n_blocks - 1) /* the last block's backward contains its forward */
             flops += forward.product_flops + forward.attention_flops;
         if (b >= first)
@@ -136,32 +135,24 @@ double ot_costs_model_flops(const struct ot_costs *costs, const struct ot_chain 
 
 /* ---- bytes of a task ---- */
 
-/* The inputs of a task's cost. */
-struct context {
-    const struct ot_costs *costs;
-    const struct ot_chain *chain;
-    const struct ot_plan *plan;
-    const struct ot_layout *layout;
-};
-
-static double weight_bytes(const struct context *c, int64_t n) {
+static double weight_bytes(const struct ot_cost_context *c, int64_t n) {
     return (double)n * (double)ot_dtype_bytes(c->chain->dtype);
 }
 
-static double state_bytes(const struct context *c, int64_t n) {
+static double state_bytes(const struct ot_cost_context *c, int64_t n) {
     return (double)ot_state_bytes(c->chain, n);
 }
 
 /* Bytes that AdamW reads and writes (adamw.h). State: read and written. Gradient: read. Weights: written;
  * also read in fp32 and bf16, because there they are the master or a half of it. */
-static double update_bytes(const struct context *c, int64_t n) {
+static double update_bytes(const struct ot_cost_context *c, int64_t n) {
     bool only_written = c->chain->dtype == OT_F16;
     return 2 * state_bytes(c, n) + (only_written ? 2 : 3) * weight_bytes(c, n);
 }
 
 /* An update, and a copy of the tile to its frame: read and written. The update then finds the tile in the
  * cache; the cost ignores that. */
-static double shadow_bytes(const struct context *c, int64_t n) {
+static double shadow_bytes(const struct ot_cost_context *c, int64_t n) {
     return update_bytes(c, n) + 2 * (state_bytes(c, n) + weight_bytes(c, n));
 }
 
@@ -171,7 +162,7 @@ static double sum_bytes(int64_t n, int passes) {
 }
 
 /* One pass takes the norm and rounds the gradients that do not stay in the accumulator. */
-static double finish_bytes(const struct context *c, const struct ot_task *task) {
+static double finish_bytes(const struct ot_cost_context *c, const struct ot_task *task) {
     int64_t n = ot_slab_holding(c->chain, c->plan, task->slab).n, rounded = 0;
     int64_t stays = ot_slab_waiting_on_gpu(c->chain, c->plan, task->slab).n;
     if (task->to != OT_NO_BUFFER && task->to != task->from)
@@ -183,7 +174,7 @@ static double finish_bytes(const struct context *c, const struct ot_task *task) 
 
 /* Every tile counts an equal share of its buffer. A shorter last tile counts as much as the others; the sum
  * over the buffer stays exact. */
-static double nvme_bytes(const struct context *c, const struct ot_task *task) {
+static double nvme_bytes(const struct ot_cost_context *c, const struct ot_task *task) {
     double bytes = 0;
     for (int a = 0; a < task->n_accesses; a++) {
         const struct ot_access *access = &task->accesses[a];
@@ -194,7 +185,7 @@ static double nvme_bytes(const struct context *c, const struct ot_task *task) {
     return bytes;
 }
 
-static double results_bytes(const struct context *c, const struct ot_task *task) {
+static double results_bytes(const struct ot_cost_context *c, const struct ot_task *task) {
     int norms = c->layout->norms, ranks = ot_shard_ranks(&c->plan->shard);
     int all = c->chain->n_slabs * norms;
     int rest = ot_plan_has_stages(c->plan)
@@ -204,7 +195,7 @@ static double results_bytes(const struct context *c, const struct ot_task *task)
 }
 
 /* Bytes that a TRANSFER sends, or that it receives: both directions of a link work at the same time. */
-static double crossing_bytes(const struct context *c, const struct ot_task *task) {
+static double crossing_bytes(const struct ot_cost_context *c, const struct ot_task *task) {
     double in_out[2] = {0};
     for (int i = 0; i < task->n_accesses; i++)
         in_out[task->accesses[i].writes] += (double)c->layout->buffers[task->accesses[i].buffer].bytes;
@@ -212,7 +203,7 @@ static double crossing_bytes(const struct context *c, const struct ot_task *task
 }
 
 /* Bytes that a rank receives in an operation with others: the holders of a slab, or all ranks. */
-static double received_bytes(const struct context *c, const struct ot_task *task) {
+static double received_bytes(const struct ot_cost_context *c, const struct ot_task *task) {
     const struct ot_shard *shard = &c->plan->shard;
     double others = (task->slab < 0 ? ot_shard_ranks(shard) : ot_shard_holders(shard)) - 1;
     if (task->kind == OT_TASK_MEET)
@@ -231,7 +222,7 @@ static double received_bytes(const struct context *c, const struct ot_task *task
 }
 
 /* Reads the sums of all ranks and writes one. */
-static double join_bytes(const struct context *c, const struct ot_task *task) {
+static double join_bytes(const struct ot_cost_context *c, const struct ot_task *task) {
     const struct ot_shard *shard = &c->plan->shard;
     int64_t share = ot_shard_share(shard, c->chain->slabs[task->slab].n_params);
     double parts = ot_shard_holders(shard);
@@ -239,13 +230,14 @@ static double join_bytes(const struct context *c, const struct ot_task *task) {
 }
 
 /* The tokens of the micro-batches of one round that have chosen. */
-static int64_t chosen_tokens(const struct context *c, const struct ot_task *task) {
+static int64_t chosen_tokens(const struct ot_cost_context *c, const struct ot_task *task) {
     return c->plan->micro_tokens * (ot_plan_place(c->plan, task->n_chosen - 1) + 1);
 }
 
 /* The amount that a task copies of a slab of size `whole`, with parts of size `part`. Used parts are those
  * that the task's micro-batches are expected to choose. */
-static double brought(const struct context *c, const struct ot_task *task, int64_t whole, int64_t part) {
+static double brought(const struct ot_cost_context *c, const struct ot_task *task, int64_t whole,
+                      int64_t part) {
     double parts = c->chain->slabs[task->slab].n_parts, some = 0;
     if (task->fetched == OT_FETCH_ALL)
         return (double)whole;
@@ -258,38 +250,46 @@ static double brought(const struct context *c, const struct ot_task *task, int64
 }
 
 /* whole: in units. */
-static double brought_bytes(const struct context *c, const struct ot_task *task, int64_t whole) {
+static double brought_bytes(const struct ot_cost_context *c, const struct ot_task *task, int64_t whole) {
     return (double)ot_slab_bytes(c->chain, task->slab, 1) *
            brought(c, task, whole, ot_slab_part_units(&c->chain->slabs[task->slab]));
 }
 
-static double fetched_bytes(const struct context *c, const struct ot_task *task) {
+static double fetched_bytes(const struct ot_cost_context *c, const struct ot_task *task) {
     return brought_bytes(c, task, task->span.n);
 }
 
 /* Reads encoded bytes, writes weights. */
-static double decoded_bytes(const struct context *c, const struct ot_task *task) {
+static double decoded_bytes(const struct ot_cost_context *c, const struct ot_task *task) {
     const struct ot_slab_spec *slab = &c->chain->slabs[task->slab];
     return brought_bytes(c, task, ot_spec_units(slab)) +
            weight_bytes(c, 1) * brought(c, task, slab->n_params, ot_slab_part_params(slab));
 }
 
 /* Weights on their way, and decoded. */
-static double weight_task_bytes(const struct context *c, const struct ot_task *task) {
+static double weight_task_bytes(const struct ot_cost_context *c, const struct ot_task *task) {
     if (task->kind == OT_TASK_FETCH)
         return fetched_bytes(c, task);
     return task->kind == OT_TASK_DECODE ? decoded_bytes(c, task) : weight_bytes(c, task->span.n);
 }
 
 /* Activations of one micro-batch, between blocks or within one. */
-static double activation_bytes(const struct context *c, const struct ot_task *task) {
+static double activation_bytes(const struct ot_cost_context *c, const struct ot_task *task) {
     if (task->kind == OT_TASK_BOUNDARY_OUT || task->kind == OT_TASK_BOUNDARY_IN)
         return (double)ot_chain_boundary_bytes(c->chain, c->plan->micro_tokens);
     return (double)ot_plan_saved_bytes(c->chain, c->plan, task->block, task->saved_level);
 }
 
+/* A group's keys and values on their way, or the sums of their gradients. */
+static double key_bytes(const struct ot_cost_context *c, const struct ot_task *task) {
+    bool sums = task->from == c->layout->row_sums || task->to == c->layout->row_sums;
+    return 2.0 *
+           (double)(ot_task_key_rows(c->plan, c->layout, task).n * ot_plan_group_elems(c->chain, c->plan)) *
+           (double)(sums ? sizeof(float) : ot_dtype_bytes(c->chain->dtype));
+}
+
 /* Gradient sums, and finished gradients. */
-static double gradient_bytes(const struct context *c, const struct ot_task *task) {
+static double gradient_bytes(const struct ot_cost_context *c, const struct ot_task *task) {
     int64_t n_params = c->chain->slabs[task->slab].n_params;
     switch (task->kind) {
     case OT_TASK_SUM_OUT:
@@ -311,7 +311,7 @@ static double gradient_bytes(const struct context *c, const struct ot_task *task
 }
 
 /* A streamed tile's state on its way; its gradients and weights come along where they are off the device. */
-static double state_task_bytes(const struct context *c, const struct ot_task *task) {
+static double state_task_bytes(const struct ot_cost_context *c, const struct ot_task *task) {
     int copies = task->kind == OT_TASK_STATE_OUT
                      ? task->to != OT_NO_BUFFER
                      : (task->from != OT_NO_BUFFER) + (task->weights[0] != OT_NO_BUFFER);
@@ -319,7 +319,7 @@ static double state_task_bytes(const struct context *c, const struct ot_task *ta
 }
 
 /* The small arrays of a step: its batch, its results, and what follows from them. */
-static double step_bytes(const struct context *c, const struct ot_task *task) {
+static double step_bytes(const struct ot_cost_context *c, const struct ot_task *task) {
     double micro_tokens = (double)c->plan->micro_tokens;
     switch (task->kind) {
     case OT_TASK_BATCH_IN:
@@ -338,7 +338,7 @@ static double step_bytes(const struct context *c, const struct ot_task *task) {
 }
 
 /* Generation, with texts as long as the cache allows. A pass adds one row. */
-static double cache_task_bytes(const struct context *c, const struct ot_task *task) {
+static double cache_task_bytes(const struct ot_cost_context *c, const struct ot_task *task) {
     double row = 2 * weight_bytes(c, c->chain->kv_elems);
     bool adds = task->kind == OT_TASK_CACHE_OUT || task->kind == OT_TASK_NVME_WRITE;
     double added = task->kind == OT_TASK_NVME_WRITE ? 2 * (double)c->layout->cache_extent_bytes : row;
@@ -346,14 +346,14 @@ static double cache_task_bytes(const struct context *c, const struct ot_task *ta
 }
 
 /* Used parts: the cost ignores that whole tiles are read. */
-static double nvme_task_bytes(const struct context *c, const struct ot_task *task) {
+static double nvme_task_bytes(const struct ot_cost_context *c, const struct ot_task *task) {
     if (task->cache != OT_NO_BUFFER)
         return cache_task_bytes(c, task);
     return task->fetched == OT_FETCH_ALL ? nvme_bytes(c, task) : fetched_bytes(c, task);
 }
 
 /* The bytes that a task moves, or for work on memory the bytes that it reads and writes. */
-static double bytes_of(const struct context *c, const struct ot_task *task) {
+static double bytes_of(const struct ot_cost_context *c, const struct ot_task *task) {
     switch (task->kind) {
     case OT_TASK_FETCH:
     case OT_TASK_DECODE:
@@ -365,6 +365,9 @@ static double bytes_of(const struct context *c, const struct ot_task *task) {
     case OT_TASK_KEPT_OUT:
     case OT_TASK_KEPT_IN:
         return activation_bytes(c, task);
+    case OT_TASK_KEYS_IN:
+    case OT_TASK_KEYS_OUT:
+        return key_bytes(c, task);
     case OT_TASK_SUM_OUT:
     case OT_TASK_SUM_IN:
     case OT_TASK_GRAD_OUT:
@@ -423,7 +426,7 @@ static double update_rate(const struct ot_rates *rates, enum ot_state_format sta
 }
 
 /* True of an operation between ranks that are on one host: holders of a stage are consecutive ranks. */
-static bool is_inside(const struct context *c, const struct ot_task *task) {
+static bool is_inside(const struct ot_cost_context *c, const struct ot_task *task) {
     int host_ranks = c->costs->rates.host_ranks;
     return task->lane == OT_LANE_COMM && task->slab >= 0 && ot_plan_has_stages(c->plan) && host_ranks > 0 &&
            host_ranks % ot_shard_holders(&c->plan->shard) == 0;
@@ -447,7 +450,7 @@ struct ot_transfer_rate ot_costs_transfer_rate(const struct ot_costs *costs, con
     return transfer_rate(rates, is_between(rates, shard, peer), sharers);
 }
 
-static struct ot_transfer_rate comm_rate(const struct context *c, const struct ot_task *task) {
+static struct ot_transfer_rate comm_rate(const struct ot_cost_context *c, const struct ot_task *task) {
     const struct ot_rates *rates = &c->costs->rates;
     if (task->kind == OT_TASK_TRANSFER)
         return transfer_rate(rates, false, 1);
@@ -455,7 +458,7 @@ static struct ot_transfer_rate comm_rate(const struct context *c, const struct o
                               : (struct ot_transfer_rate){rates->comm_bytes, rates->comm_seconds};
 }
 
-static double rate_of(const struct context *c, const struct ot_task *task) {
+static double rate_of(const struct ot_cost_context *c, const struct ot_task *task) {
     const struct ot_rates *rates = &c->costs->rates;
     if (task->kind == OT_TASK_DECODE && c->costs->decode_bytes > 0)
         return c->costs->decode_bytes;
@@ -473,7 +476,7 @@ static double rate_of(const struct context *c, const struct ot_task *task) {
 }
 
 /* The cost beyond the start of a task. */
-static double start_seconds(const struct context *c, const struct ot_task *task) {
+static double start_seconds(const struct ot_cost_context *c, const struct ot_task *task) {
     const struct ot_rates *rates = &c->costs->rates;
     enum ot_lane_id lane = task->lane;
     return lane == OT_LANE_COMM         ? comm_rate(c, task).seconds
@@ -482,98 +485,14 @@ static double start_seconds(const struct context *c, const struct ot_task *task)
                                         : 0;
 }
 
-/* The share of a block's forward that a half takes. A token multiplies with the dense parameters and with its
- * chosen parts, so these give the share of the products after the choice. */
-static double half_share(const struct context *c, const struct ot_task *task) {
-    const struct ot_block_spec *block = &c->chain->blocks[task->block];
-    double dense = 0, chosen = 0, parts = ot_block_used_parts(c->chain, task->block, 1);
-    for (int u = 0; u < block->n_uses; u++) {
-        const struct ot_slab_spec *slab = &c->chain->slabs[block->uses[u].slab];
-        double part = (double)ot_slab_part_params(slab);
-        dense += (double)slab->n_params - part * slab->n_parts;
-        chosen += slab->n_parts > 0 ? part * parts : 0;
-    }
-    double after = chosen / (dense + chosen);
-    return task->half == OT_HALF_CHOOSE ? 1 - after : after;
-}
-
-/* FLOPs of a sequence's attention up to the end of a number of sections. */
-static double attention_up_to(const struct context *c, const struct ot_task *task, enum ot_work_kind kind,
-                              int64_t sections) {
-    int64_t n = sections * c->plan->micro_tokens;
-    return n == 0 ? 0 : work_of(c->chain, task->block, kind, task->saved_level, n, n).attention_flops;
-}
-
-/* Adds what a section's attention takes beyond that of the sequence's mean section: late sections see more
- * keys. */
-static void add_section(const struct context *c, const struct ot_task *task, enum ot_work_kind kind,
-                        double mean_flops, struct ot_task_cost *cost) {
-    int sections = ot_plan_sections(c->plan), section = task->micro % sections;
-    double rate = ot_costs_attention_rate(&c->costs->rates, c->chain, kind);
-    if (sections == 1 || task->keys == OT_NO_BUFFER || mean_flops == 0 || !(rate > 0))
-        return;
-    double more =
-        attention_up_to(c, task, kind, section + 1) - attention_up_to(c, task, kind, section) - mean_flops;
-    cost->flops += more;
-    cost->seconds += more / rate;
-}
-
-static void add_work(const struct context *c, const struct ot_task *task, enum ot_work_kind kind,
-                     struct ot_task_cost *cost) {
-    const struct ot_block_cost *block = &c->costs->blocks[task->block];
-    int64_t n = c->plan->micro_tokens;
-    struct ot_block_work work =
-        work_of(c->chain, task->block, kind, task->saved_level, n, row_of(c->costs, c->plan));
-    cost->flops += work.product_flops + work.attention_flops;
-    cost->seconds += ot_line_at(kind == OT_WORK_FORWARD    ? block->forward
-                                : kind == OT_WORK_BACKWARD ? block->backward
-                                                           : block->recompute[task->saved_level],
-                                n);
-    add_section(c, task, kind, work.attention_flops, cost);
-}
-
-/* The share of a forward's time that its keys take is that of their work. */
-static void add_keys(const struct context *c, const struct ot_task *task, struct ot_task_cost *cost) {
-    struct ot_task_cost whole = {0};
-    struct ot_block_work keys = work_of(c->chain, task->block, OT_WORK_KEYS, OT_KEEP_NONE,
-                                        c->plan->micro_tokens, row_of(c->costs, c->plan));
-    add_work(c, task, OT_WORK_FORWARD, &whole);
-    cost->flops += keys.product_flops;
-    cost->seconds += whole.flops > 0 ? whole.seconds * keys.product_flops / whole.flops : 0;
-}
-
-static void add_half(const struct context *c, const struct ot_task *task, struct ot_task_cost *cost) {
-    struct ot_task_cost whole = {0};
-    double share = half_share(c, task);
-    add_work(c, task, OT_WORK_FORWARD, &whole);
-    cost->flops += share * whole.flops;
-    cost->seconds += share * whole.seconds;
-}
-
-static void add_backward(const struct context *c, const struct ot_task *task, struct ot_task_cost *cost) {
-    if (c->chain->compares && task->block == c->chain->n_blocks - 1)
-        add_work(c, task, OT_WORK_FORWARD, cost);
-    add_work(c, task, OT_WORK_BACKWARD, cost);
-    add_work(c, task, OT_WORK_RECOMPUTE, cost);
-    if (task->first) /* `first` was measured with other micro-batches, so it may exceed a small one's time */
-        cost->seconds = fmax(cost->seconds + c->costs->blocks[task->block].first, 0);
-}
-
 struct ot_task_cost ot_costs_of_task(const struct ot_costs *costs, const struct ot_chain *chain,
                                      const struct ot_plan *plan, const struct ot_layout *layout,
                                      const struct ot_task *task) {
-    const struct context c = {costs, chain, plan, layout};
+    const struct ot_cost_context c = {costs, chain, plan, layout};
     struct ot_task_cost cost = {.seconds = costs->rates.task_seconds, .bytes = bytes_of(&c, task)};
     cost.seconds += time_of(cost.bytes, rate_of(&c, task));
     cost.seconds += start_seconds(&c, task);
-    if (task->kind == OT_TASK_FORWARD && task->half != OT_HALF_BOTH)
-        add_half(&c, task, &cost);
-    else if (task->kind == OT_TASK_FORWARD)
-        add_work(&c, task, OT_WORK_FORWARD, &cost);
-    else if (task->kind == OT_TASK_KEYS)
-        add_keys(&c, task, &cost);
-    else if (task->kind == OT_TASK_BACKWARD)
-        add_backward(&c, task, &cost);
+    ot_costs_add_block(&c, task, &cost);
     if (costs->slower[task->lane] > 0)
         cost.seconds *= costs->slower[task->lane];
     return cost;

@@ -283,6 +283,7 @@ static int make_first(struct ot_search *s) {
     OT_TRY(ot_plan_make(&first, &out->plan));
     out->forced.rounds = first.rounds;
     ot_plan_force_micro(&out->forced, out->plan.micro_tokens);
+    out->forced.key_groups = ot_plan_key_groups(&out->plan);
     out->forced.activations = out->plan.activations;
     int rc = ot_planner_simulate(s, &first, &out->plan, INFINITY, &out->prediction);
     if (rc == 0)

@@ -197,6 +197,7 @@ static void add_ways(struct ot_search *s, int rounds, int64_t micro, int level, 
     base.rounds = rounds;
     base.micro_sequences = micro;
     base.sections = ot_plan_sections(&s->out->plan); /* sequences in sections: micro is 1 */
+    base.key_groups = ot_plan_key_groups(&s->out->plan);
     base.is_trial = true;
     base.tile_params = s->tile_params;
     if (s->given->shadows == OT_SHADOWS_CHOSEN && s->given->clip)

@@ -1,7 +1,7 @@
 /* Writes a step as a sequential program. program.c has tasks, accesses and slots. This header also declares
  * the shared functions of the generators: program_train.c, program_update.c, program_forward.c,
  * program_activations.c, program_cache.c, program_parts.c, program_ranks.c, program_stages.c,
- * program_sections.c, program_nvme.c. Private to offload/schedule.
+ * program_sections.c, program_groups.c, program_nvme.c. Private to offload/schedule.
  *
  * Errors: most functions here return nothing. The first failure stays in p->rc, and later calls have no
  * effect; ot_program_close returns it.
@@ -97,9 +97,9 @@ struct ot_program {
     int *halves;                 /* [places]: buffers of `saved` after the first half of the present visit */
     int *joining;                /* [n_slabs]: slabs whose sums the ranks exchange, until they are joined */
     int n_joining;
-    int next_state_slot, next_tile_slot, next_grad_slot; /* slots used in turn */
-    const struct ot_stage_times *times;                  /* NULL: the plan has no stages */
-    struct ot_stage_times own_times;                     /* made by this program */
+    int next_state_slot, next_tile_slot, next_grad_slot, next_key_slot; /* slots used in turn */
+    const struct ot_stage_times *times;                                 /* NULL: the plan has no stages */
+    struct ot_stage_times own_times;                                    /* made by this program */
     int next_transfer, tick; /* tick: of the transfers that were listed last; -1: there are none */
 };
 
@@ -165,6 +165,18 @@ bool ot_program_needs_keys(const struct ot_program *p, int block, int turn);
 void ot_program_compute_keys(struct ot_program *p, int block, int first);
 /* Adds the accesses of backward to the keys of its sequence, and to the sums of their gradients. */
 void ot_program_use_keys(struct ot_program *p, struct ot_task *task, int turn);
+/* Key groups (program_groups.c). True if the block works on sections in phases. */
+bool ot_program_has_groups(const struct ot_program *p, int block);
+void ot_program_forward_groups(struct ot_program *p, int block, int micro);
+/* The keys of a section again. x: the buffer with its input. */
+void ot_program_keys_groups(struct ot_program *p, int block, int micro, int x);
+/* Backward of a section, in these buffers. first: it overwrites the gradient sums. */
+struct ot_backward_buffers {
+    int turn, x, dxy, saved, grads[OT_MAX_USES];
+    bool first;
+};
+void ot_program_backward_groups(struct ot_program *p, int block, int micro,
+                                const struct ot_backward_buffers *buffers);
 /* Blocks that choose (program_parts.c). If the block of a forward visit chooses: runs all first halves, and
  * fetches the chosen parts. Returns the half of forward that is left to run. */
 enum ot_half ot_program_choose(struct ot_program *p, const struct ot_visit *visit);
@@ -185,6 +197,8 @@ void ot_program_decode_used(struct ot_program *p, int slab);
 /* The content of a slot after move_parts, if it had nothing before. */
 struct ot_tag ot_program_moved_tag(const struct ot_program *p, int slab, enum ot_fetched fetched);
 void ot_program_block_inputs(struct ot_program *p, struct ot_task *task, int n_uses);
+/* The same without work and scratch. */
+void ot_program_block_reads(struct ot_program *p, struct ot_task *task, int n_uses);
 
 /* Decisions and updates (program_update.c). slab < 0: the losses and, with clipping, the norms of all slabs.
  * Without clipping each slab has its own decision, so its norm is not copied again. */

@@ -345,6 +345,12 @@ void ot_program_batch_in(struct ot_program *p) {
 /* Adds the accesses of every call of a block: weights of its uses, token arrays, constants, work and
  * scratch. */
 void ot_program_block_inputs(struct ot_program *p, struct ot_task *task, int n_uses) {
+    ot_program_block_reads(p, task, n_uses);
+    ot_program_scratch(p, task, p->layout->work);
+    ot_program_scratch(p, task, p->layout->scratch);
+}
+
+void ot_program_block_reads(struct ot_program *p, struct ot_task *task, int n_uses) {
     const struct ot_block_spec *block = &p->chain->blocks[task->block];
     bool backward = task->kind == OT_TASK_BACKWARD || task->kind == OT_TASK_KEYS;
     for (int u = 0; u < n_uses; u++) {
@@ -363,8 +369,6 @@ void ot_program_block_inputs(struct ot_program *p, struct ot_task *task, int n_u
     ot_program_read(p, task, p->layout->batch_gpu[0], ot_tag(OT_CONTENT_BATCH, 0, 0, 0));
     ot_program_last(task)->parity = true;
     ot_program_read(p, task, p->layout->constants, ot_tag(OT_CONTENT_CONSTANTS, 0, 0, 0));
-    ot_program_scratch(p, task, p->layout->work);
-    ot_program_scratch(p, task, p->layout->scratch);
 }
 
 /* The place of `saved`, which both halves of a forward use. */
@@ -386,6 +390,10 @@ static void write_half(struct ot_program *p, struct ot_task *task, int buffer, s
 
 void ot_program_forward(struct ot_program *p, int block, int micro, enum ot_half half) {
     const struct ot_layout *layout = p->layout;
+    if (ot_program_has_groups(p, block)) {
+        ot_program_forward_groups(p, block, micro);
+        return;
+    }
     int saved = place_saved(p, block, micro, half);
     int x = block > 0 ? ot_program_find_input(p, block - 1, micro) : OT_NO_BUFFER;
     struct ot_task *task = ot_program_task(p, OT_TASK_FORWARD, OT_LANE_COMPUTE);

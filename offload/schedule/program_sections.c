@@ -28,6 +28,10 @@ void ot_program_compute_keys(struct ot_program *p, int block, int first) {
     int last = first + ot_plan_sections(p->plan) - 1;
     for (int m = first; m < last && p->rc >= 0; m++) {
         int x = ot_program_find_boundary(p, block - 1, m);
+        if (ot_program_has_groups(p, block)) {
+            ot_program_keys_groups(p, block, m, x);
+            continue;
+        }
         struct ot_task *task = ot_program_task(p, OT_TASK_KEYS, OT_LANE_COMPUTE);
         task->block = block;
         task->micro = m;

@@ -7,6 +7,7 @@
  * cases the next step updates the streamed tiles, and copies the pool's updates to slabs on the device.
  */
 #include <limits.h>
+#include <string.h>
 
 #include "offload/plan/shadow_updates.h"
 #include "offload/schedule/program.h"
@@ -170,6 +171,16 @@ static void scale_in(struct ot_program *p) {
     ot_program_write(p, task, task->to, ot_tag(OT_CONTENT_SCALE, 0, 0, 0));
 }
 
+/* Backward of a block whose keys come in groups. */
+static void backward_groups(struct ot_program *p, int block, int turn, int depth,
+                            struct ot_backward_buffers buffers) {
+    int micro = ot_plan_backward_turn(p->plan, turn);
+    ot_program_backward_groups(p, block, micro, &buffers);
+    for (int u = 0; u < p->chain->blocks[block].n_uses; u++)
+        p->sums[ot_layout_sum(block, u, depth)].micro = turn + 1;
+    ot_program_send_boundary_grad(p, block - 1, micro, buffers.dxy);
+}
+
 static void backward(struct ot_program *p, int block, int turn) {
     int micro = ot_plan_backward_turn(p->plan, turn);
     const struct ot_layout *layout = p->layout;
@@ -181,6 +192,12 @@ static void backward(struct ot_program *p, int block, int turn) {
     int grads[OT_MAX_USES], depth = ot_shard_accumulator(turn / group_places(p));
     for (int u = 0; u < spec->n_uses; u++)
         grads[u] = is_frozen(p, block, u) ? OT_NO_BUFFER : accumulator(p, block, u, depth);
+    if (ot_program_has_groups(p, block)) {
+        struct ot_backward_buffers buffers = {turn, x, dxy, saved, {0}, turn % group_places(p) == 0};
+        memcpy(buffers.grads, grads, sizeof grads);
+        backward_groups(p, block, turn, depth, buffers);
+        return;
+    }
     bool scales = block == last && layout->loss_scale != OT_NO_BUFFER;
     if (scales && turn == 0)
         scale_in(p);

@@ -14,26 +14,43 @@ const char *ot_lane_name(enum ot_lane_id lane) {
 
 const char *ot_task_kind_name(enum ot_task_kind kind) {
     static const char *const names[] = {
-        "batch in",     "fetch",       "decode",     "forward",       "used out",      "scale in",
-        "boundary out", "boundary in", "kept out",   "kept in",       "keys",          "backward",
-        "sum out",      "sum in",      "grad merge", "grad finish",   "grad out",      "grad keep",
-        "result out",   "decide",      "params in",  "shadow",        "update cpu",    "update gpu",
-        "upload",       "store",       "state in",   "update stream", "state out",     "cache in",
-        "cache out",    "loss out",    "nvme read",  "nvme write",    "gather",        "meet",
-        "grad narrow",  "exchange",    "grad join",  "grad gather",   "result gather", "transfer"};
+        "batch in",      "fetch",       "decode",      "forward",  "used out",   "scale in",
+        "boundary out",  "boundary in", "kept out",    "kept in",  "keys",       "keys in",
+        "keys out",      "backward",    "sum out",     "sum in",   "grad merge", "grad finish",
+        "grad out",      "grad keep",   "result out",  "decide",   "params in",  "shadow",
+        "update cpu",    "update gpu",  "upload",      "store",    "state in",   "update stream",
+        "state out",     "cache in",    "cache out",   "loss out", "nvme read",  "nvme write",
+        "gather",        "meet",        "grad narrow", "exchange", "grad join",  "grad gather",
+        "result gather", "transfer"};
     return names[kind];
 }
 
 const char *ot_task_describe(const struct ot_task *task, const struct ot_chain *chain, char *text,
                              size_t bytes) {
+    static const char *const phases[] = {"", "begin", "attention", "middle", "attention", "end"};
     const char *place = task->block >= 0  ? chain->blocks[task->block].name
                         : task->slab >= 0 ? chain->slabs[task->slab].name
                                           : "";
     int n = snprintf(text, bytes, "%s%s%s", ot_task_kind_name(task->kind), *place ? " " : "", place);
     int part = task->micro >= 0 ? task->micro : task->tile;
     if (part >= 0 && n > 0 && (size_t)n < bytes)
-        snprintf(text + n, bytes - (size_t)n, " #%d", part);
+        n += snprintf(text + n, bytes - (size_t)n, " #%d", part);
+    bool moves_keys = task->kind == OT_TASK_KEYS_IN || task->kind == OT_TASK_KEYS_OUT;
+    bool has_group = moves_keys || task->phase == OT_PHASE_ATTEND || task->phase == OT_PHASE_SLOPES;
+    if (task->phase != OT_PHASE_WHOLE && n > 0 && (size_t)n < bytes)
+        n += snprintf(text + n, bytes - (size_t)n, " %s", phases[task->phase]);
+    if (has_group && n > 0 && (size_t)n < bytes)
+        snprintf(text + n, bytes - (size_t)n, " of group %d", task->group);
     return text;
+}
+
+struct ot_shard_range ot_task_key_rows(const struct ot_plan *plan, const struct ot_layout *layout,
+                                       const struct ot_task *task) {
+    int64_t n = plan->micro_tokens, first = task->micro % ot_plan_sections(plan) * n;
+    bool in = task->kind == OT_TASK_KEYS_IN, sums = (in ? task->to : task->from) == layout->row_sums;
+    return in     ? (struct ot_shard_range){0, sums ? first + n : first}
+           : sums ? (struct ot_shard_range){0, first}
+                  : (struct ot_shard_range){first, n};
 }
 
 void ot_schedule_free(struct ot_schedule *schedule) {

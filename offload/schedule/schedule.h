@@ -74,6 +74,8 @@ enum ot_task_kind {
     OT_TASK_KEPT_OUT,     /* d2h: a block's kept activations to their host home */
     OT_TASK_KEPT_IN,      /* h2d: kept activations back from there */
     OT_TASK_KEYS,         /* compute: the keys of a section once more, before its block's backward */
+    OT_TASK_KEYS_IN,      /* h2d: a group of a row's keys, or the sums of their gradients, to a slot */
+    OT_TASK_KEYS_OUT,     /* d2h: a section's keys of a group to their home, or all sums before the section */
     OT_TASK_BACKWARD,     /* compute: block, micro */
     OT_TASK_SUM_OUT,      /* d2h: a gradient sum, or a piece of it, to the host after a round */
     OT_TASK_SUM_IN,       /* h2d: a gradient sum back from there */
@@ -137,6 +139,7 @@ enum ot_content {
     OT_CONTENT_KEY_SUMS, /* the sums of their gradients, before backward's turn `micro` (slabs.h) */
     /* a block's cache: of `version` passes before this one, and of `micro` micro-batches of this pass */
     OT_CONTENT_CACHE,
+    OT_CONTENT_PHASE,    /* data that a phase of a section leaves to the next one */
     OT_CONTENT_GRAD_SUM,
     OT_CONTENT_SUM_PIECE,
     OT_CONTENT_GRAD,
@@ -207,6 +210,9 @@ struct ot_task {
     /* The rows of a block's cache. FORWARD: on the device; an nvme lane: the slot on the host. Else
      * OT_NO_BUFFER */
     int cache;
+    /* The same in key groups, and KEYS_IN, KEYS_OUT: the phase, the group of heads, and its slot. */
+    enum ot_phase phase;
+    int group, key_slot;
     enum ot_keep_level saved_level; /* level that `saved` has, or that is copied */
     int tick; /* comm, stages: of a TRANSFER; of an operation of holders, that of the transfers before it */
     int first_transfer, n_transfers; /* TRANSFER: its halves in the schedule */
@@ -299,6 +305,10 @@ int ot_schedule_verify(const struct ot_schedule *schedule, const struct ot_layou
 /* Writes a task's name, like "forward layer.3 #2", to text[bytes]. Returns text. */
 const char *ot_task_describe(const struct ot_task *task, const struct ot_chain *chain, char *text,
                              size_t bytes);
+
+/* The rows of its group that a KEYS_IN or a KEYS_OUT copies. */
+struct ot_shard_range ot_task_key_rows(const struct ot_plan *plan, const struct ot_layout *layout,
+                                       const struct ot_task *task);
 
 static inline int ot_access_buffer(const struct ot_access *access, int64_t step) {
     return access->buffer + (access->parity ? (int)(step & 1) : 0);

@@ -91,6 +91,7 @@ static void put_plan(const struct ot_plan_case *c, struct ot_json_writer *w) {
     ot_json_put_int(w, "micro_sequences", ot_plan_micro_sequences(plan, c->seq_len));
     ot_json_put_int(w, "micro_batches", plan->max_micro / ot_plan_sections(plan));
     ot_json_put_int(w, "row_sections", ot_plan_sections(plan));
+    ot_json_put_int(w, "key_groups", ot_plan_key_groups(plan));
     ot_report_put_kept(plan, w);
     if (plan->shard.ranks > 1)
         ot_json_put_text(w, "shard", ot_shard_mode_name(plan->shard.mode));

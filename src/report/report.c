@@ -468,6 +468,7 @@ static void record_plan(const struct ot_report *r, struct ot_json_writer *w) {
     ot_json_put_int(w, "warmup", r->shape->lr.warmup);
     ot_json_put_int(w, "micro_tokens", plan->micro_tokens);
     ot_json_put_int(w, "row_sections", ot_plan_sections(plan));
+    ot_json_put_int(w, "key_groups", ot_plan_key_groups(plan));
     ot_report_put_kept(plan, w);
     ot_json_put_int(w, "slabs", plan->n_slabs);
     ot_report_put_tiers(w, "weights", homes.weights);

@@ -314,13 +314,17 @@ static int tell_chunks(const struct ot_model *model, const struct ot_plan *plan,
         ot_text_count(plan->micro_tokens, tokens), ot_text_count(ot_model_get_chunk(model), chunk));
 }
 
-static int tell_sections(const struct ot_plan *plan, char line[OT_TABLE_LINE_BYTES]) {
-    char tokens[OT_TEXT_BYTES];
+static int tell_sections(const struct ot_model *model, const struct ot_plan *plan,
+                         char line[OT_TABLE_LINE_BYTES]) {
+    char tokens[OT_TEXT_BYTES], keys[64] = "";
+    int groups = ot_plan_key_groups(plan), heads = (int)ot_model_chain(model)->key_heads / groups;
     if (ot_plan_sections(plan) == 1)
         return 0;
-    return snprintf(line, OT_TABLE_LINE_BYTES, "sections each row is %d micro-batches, of %s tokens each%s",
+    if (groups > 1)
+        snprintf(keys, sizeof keys, "; keys of %d head%s at a time", heads, ot_plural(heads));
+    return snprintf(line, OT_TABLE_LINE_BYTES, "sections each row is %d micro-batches, of %s tokens each%s%s",
                     ot_plan_sections(plan), ot_text_count(plan->micro_tokens, tokens),
-                    plan->boundaries_pass ? ", and leaves the GPU after each layer" : "");
+                    plan->boundaries_pass ? ", and leaves the GPU after each layer" : "", keys);
 }
 
 /* Tells which experts of a layer are copied to the GPU, if layers stream by parts. */
@@ -381,7 +385,7 @@ static int tell_masters(enum ot_masters masters, char line[OT_TABLE_LINE_BYTES])
 int ot_report_details(const struct ot_model *model, const struct ot_plan *plan, const struct ot_options *o,
                       char lines[OT_REPORT_MOST_DETAILS][OT_TABLE_LINE_BYTES]) {
     int n = 0;
-    n += tell_sections(plan, lines[n]) > 0;
+    n += tell_sections(model, plan, lines[n]) > 0;
     n += tell_chunks(model, plan, lines[n]) > 0;
     n += tell_experts(model, plan, lines[n]) > 0;
     n += tell_base(model, (enum ot_base_type)o->base_type, lines[n]) > 0;

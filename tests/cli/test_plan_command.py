@@ -261,6 +261,14 @@ class Plan(plan_test.PlanTest):
         self.fail_with(BUDGET, "leave out --row-sections", *base, "--row-sections", "1")
         self.assertIn("leaves the GPU after each layer", self.succeed(*base, "--gpu-mem", "2500M").out)
 
+    def test_groups_of_keys_that_do_not_fit_are_told(self):
+        base = ["plan", "--model", "llama-7b", "--gpu", "rtx4090", "--ram", "512G", "--rope-scaling", "yarn:1024", "--seq-len"]
+        plan = self.succeed(*base, "512k", "--tokens-per-step", "512k").out
+        heads = int(re.search(r"; keys of (\d+) heads? at a time", plan)[1])
+        told = self.succeed(*base, "512k", "--tokens-per-step", "512k", "--json").json()["plan"]
+        self.assertEqual(heads * told["key_groups"], 32)
+        self.assertNotIn("at a time", self.succeed(*base, "256k", "--tokens-per-step", "256k").out)
+
     def test_two_options_where_one_is_not_enough(self):
         base = ["plan", "--model", "tinyllama-1.1b", "--gpu", "rtx3060", "--gpu-mem", "2G", "--ram", "8G", "--rope-scaling", "yarn:256"]
         rows = ["--seq-len", "512k", "--tokens-per-step", "512k"]

@@ -1,8 +1,10 @@
 """Long rows in sections: a run has the same bits on several placements and stages and after a stop, and nearly the losses of
-whole rows; a small GPU gets sections by itself, and keeps them; what cannot be cut is refused."""
+whole rows; a small GPU gets sections by itself, and keeps them, and the keys of a row in groups; what cannot be cut is refused."""
 
 import json
+import os
 import re
+import shutil
 
 import program
 from program import SMALL, read_bytes, sql_rows, write_rows
@@ -69,6 +71,26 @@ class Sections(program.ProgramTest):
         refused = program.run("train", *ROW, "--data", self.rows, "--out", self.path("none"), *words, "--row-sections", "1")
         self.assertNotEqual(refused.code, 0)
         self.assertIn("leave out --row-sections", refused.err.splitlines()[-1])
+
+    def test_keys_that_do_not_fit_come_in_groups(self):
+        """A GPU so small that the keys of a row do not fit it: they are on the host, and the bits are the same."""
+        model = self.path("model")
+        os.makedirs(model)
+        self.succeed("train", *ROW, "--data", self.rows, "--out", self.path("named"), "--steps", "1")
+        shutil.copy(self.path("named/tokenizer.json"), model)
+        with open(os.path.join(model, "config.json"), "w") as file:
+            json.dump({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 32,
+                       "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 384, "head_dim": 8,
+                       "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "torch_dtype": "float32"}, file)
+        words = ["--model", model, "--seq-len", "8192", "--tokens-per-step", "8192", "--home", HOST,
+                 "--recompute", "all", "--host-mem", "256M", "--steps", "2", "--row-sections", "2"]
+        refused = program.run("train", *ROW, *words, "--data", self.rows, "--out", self.path("none"), "--gpu-mem", "1M")
+        least = float(re.search(r"needs ([0-9.]+) MiB of gpu memory", refused.err).group(1))
+        small = self.run_of("small", *words, "--gpu-mem", f"{int(least) + 1}M")
+        self.assertRegex(small[4], r"sections each row is 2 micro-batches, .*; keys of [12] heads? at a time")
+        large = self.run_of("large", *words, "--gpu-mem", "512M")
+        self.assertNotIn("heads at a time", large[4])
+        self.assertEqual(small[:3], large[:3])
 
     def test_what_cannot_be_cut_is_refused(self):
         for words, why in ((["--row-sections", "5"], "cannot be 5 sections"), (["--row-sections", "0"], "--row-sections"),

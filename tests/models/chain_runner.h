@@ -48,11 +48,12 @@ void runner_begin_grads(struct runner *runner);
  * [n] may be NULL. */
 void runner_train(struct runner *runner, const struct runner_batch *batch, enum ot_keep_level level,
                   float *token_loss);
-/* The same in sections of so many tokens (offload/block.h, SECTIONS). token_loss: [n]. */
+/* The same in sections of so many tokens (offload/block.h, SECTIONS), with their keys in so many groups (KEY
+ * GROUPS; 1: in whole calls). token_loss: [n]. */
 void runner_train_sections(struct runner *runner, const struct runner_batch *batch, enum ot_keep_level level,
-                           int64_t tokens, float *token_loss);
+                           int64_t tokens, int groups, float *token_loss);
 /* The losses of an evaluation in sections. */
-void runner_eval_sections(struct runner *runner, const struct runner_batch *batch, int64_t tokens,
+void runner_eval_sections(struct runner *runner, const struct runner_batch *batch, int64_t tokens, int groups,
                           float *token_loss);
 /* Runs forward up to a layer. Returns what it keeps of that layer; the caller frees it. */
 void *runner_forward_saved(struct runner *runner, const struct runner_batch *batch, enum ot_keep_level level,

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offload/plan/slabs.h"
 #include "tests/models/golden_case.h"
 #include "tests/support/check.h"
 
@@ -109,23 +110,92 @@ static void test_losses_and_gradients(void **state) {
     for_each_case(check_levels);
 }
 
+/* The losses of training in sections, and the gradients of all slabs, one after the other. */
+struct sections_result {
+    float *losses, *evaluated;
+    int64_t n_grads;
+    float *grads;
+};
+
+static struct runner *train_sections(const struct golden_case *c, enum ot_keep_level level, int64_t section,
+                                     int64_t chunk, int groups, struct sections_result *out) {
+    struct runner *runner = golden_case_runner(c, OT_F32, 1);
+    const struct ot_chain *chain = ot_model_chain(runner_model(runner));
+    size_t n = (size_t)c->batch.n;
+    *out = (struct sections_result){calloc(n, sizeof *out->losses), calloc(n, sizeof *out->losses), 0, NULL};
+    assert_true(out->losses && out->evaluated);
+    runner_set_chunk(runner, chunk);
+    runner_begin_grads(runner);
+    runner_train_sections(runner, &c->batch, level, section, groups, out->losses);
+    runner_eval_sections(runner, &c->batch, section, groups, out->evaluated);
+    for (int s = 0; s < chain->n_slabs; s++) {
+        int64_t params = chain->slabs[s].n_params;
+        if (chain->slabs[s].frozen)
+            continue;
+        float *grad = runner_slab_grad(runner, s);
+        out->grads = realloc(out->grads, (size_t)(out->n_grads + params) * sizeof *out->grads);
+        assert_non_null(out->grads);
+        memcpy(out->grads + out->n_grads, grad, (size_t)params * sizeof *grad);
+        out->n_grads += params;
+        free(grad);
+    }
+    return runner;
+}
+
+static void free_sections(struct sections_result *result) {
+    free(result->losses);
+    free(result->evaluated);
+    free(result->grads);
+}
+
+/* With any number of key groups: the bits of one group. */
+static void check_groups(const struct golden_case *c, const char *name, enum ot_keep_level level,
+                         int64_t section, int64_t chunk, const struct sections_result *want, int64_t heads) {
+    for (int groups = 2; groups <= heads; groups++) {
+        struct sections_result got;
+        if (heads % groups != 0)
+            continue;
+        runner_close(train_sections(c, level, section, chunk, groups, &got));
+        size_t losses = (size_t)c->batch.n * sizeof(float), grads = (size_t)want->n_grads * sizeof(float);
+        if (memcmp(got.losses, want->losses, losses) != 0 ||
+            memcmp(got.evaluated, want->evaluated, losses) != 0 || memcmp(got.grads, want->grads, grads) != 0)
+            fail_msg("%s: other bits with %d groups of keys at level %s", name, groups,
+                     ot_keep_level_name(level));
+        free_sections(&got);
+    }
+}
+
 /* In sections, of which each is in chunks. */
 static void check_sections(const struct golden_case *c, const char *name, enum ot_keep_level level) {
     enum { SECTION = 512, CHUNKS = 128 };
-    struct runner *runner = golden_case_runner(c, OT_F32, 1);
-    float *losses[2];
-    runner_set_chunk(runner, CHUNKS);
-    for (int i = 0; i < 2; i++)
-        assert_non_null(losses[i] = calloc((size_t)c->batch.n, sizeof *losses[i]));
-    runner_begin_grads(runner);
-    runner_train_sections(runner, &c->batch, level, SECTION, losses[0]);
-    check_close(name, losses[0], c->token_loss, c->batch.n, VALUE_BOUND, VALUE_BOUND);
+    struct sections_result result;
+    struct runner *runner = train_sections(c, level, SECTION, CHUNKS, 1, &result);
+    check_close(name, result.losses, c->token_loss, c->batch.n, VALUE_BOUND, VALUE_BOUND);
     check_gradients(c, runner, name, GRADIENT_BOUND);
-    runner_eval_sections(runner, &c->batch, SECTION, losses[1]);
-    assert_memory_equal(losses[0], losses[1], (size_t)c->batch.n * sizeof(float));
-    free(losses[0]);
-    free(losses[1]);
+    assert_memory_equal(result.losses, result.evaluated, (size_t)c->batch.n * sizeof(float));
+    check_groups(c, name, level, SECTION, CHUNKS, &result, ot_model_chain(runner_model(runner))->key_heads);
+    free_sections(&result);
     runner_close(runner);
+}
+
+/* All forms of layers, adapters and regularisers in key groups. */
+static void check_groups_of_case(const struct golden_case *c, const char *name) {
+    enum { SECTION = 7 };
+    struct runner *runner = golden_case_runner(c, OT_F32, 1);
+    const struct ot_chain *chain = ot_model_chain(runner_model(runner));
+    int64_t heads = chain->section_align > 0 ? chain->key_heads : 0;
+    runner_close(runner);
+    for (int level = 0; level < OT_KEEP_LEVELS && heads > 1; level += OT_KEEP_ALL) {
+        struct sections_result one;
+        runner_close(train_sections(c, (enum ot_keep_level)level, SECTION, CHUNK, 1, &one));
+        check_groups(c, name, (enum ot_keep_level)level, SECTION, CHUNK, &one, heads);
+        free_sections(&one);
+    }
+}
+
+static void test_key_groups(void **state) {
+    (void)state;
+    for_each_case(check_groups_of_case);
 }
 
 /* A row of 3,000 tokens and one behind it, in chunks across which windows, caps, ALiBi and sinks see. */
@@ -247,9 +317,8 @@ static void test_logits_with_a_cache(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_losses_and_gradients),
-        cmocka_unit_test(test_long_rows),
-        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_losses_and_gradients), cmocka_unit_test(test_long_rows),
+        cmocka_unit_test(test_key_groups),           cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_logits_with_a_cache),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

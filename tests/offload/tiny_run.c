@@ -150,6 +150,7 @@ void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, e
                                       .step_sequences = TINY_STEP_SEQUENCES,
                                       .micro_sequences = run->micro_sequences,
                                       .sections = run->sections,
+                                      .key_groups = run->key_groups,
                                       .train = true,
                                       .clip = run->clip > 0,
                                       .weights = weights,

@@ -33,7 +33,8 @@ struct tiny_run {
     int device_threads, optimizer_threads;
     uint64_t delay_seed; /* random delays in every lane of the device and the executor */
     int64_t micro_sequences;
-    int sections; /* of a sequence, if micro_sequences is 1; 0: whole */
+    int sections;   /* of a sequence, if micro_sequences is 1; 0: whole */
+    int key_groups; /* of the sections; 0: one */
     float clip;
     bool tune; /* tunes the device after the second step */
     /* Shares of the optimizer's engines, for tiny_plan; all 0: tiny_plan chooses. */

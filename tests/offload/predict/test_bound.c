@@ -194,6 +194,23 @@ static void activations_leave_and_come_back(void **state) {
     check_lane(&p, h2d, 0);
 }
 
+/* The keys of a row in three sections come 0 + 1 + 2 times the size of a section: in forward, for attention
+ * again, and in backward with their sums. */
+static void key_groups_come_and_go(void **state) {
+    (void)state;
+    enum { ROWS = MICROS / 3, KEYS = 2 * 2 * HIDDEN * TOKENS, SUMS = 2 * KEYS };
+    struct paper p;
+    open_paper(&p);
+    double *h2d = &p.costs.rates.h2d_bytes, *d2h = &p.costs.rates.d2h_bytes;
+    p.plan.sections = 3;
+    check_lane(&p, h2d, 0);
+    p.plan.key_groups = 4;
+    check_lane(&p, h2d, LAYERS * ROWS * 3 * (3 * KEYS + SUMS));
+    check_lane(&p, d2h, LAYERS * ROWS * (2 * 2 * KEYS + 3 * SUMS));
+    p.plan.kept[OT_TIER_GPU] = (struct ot_kept_blocks){OT_KEEP_ATTENTION, 1};
+    check_lane(&p, h2d, ROWS * 3 * (4 * (3 * KEYS + SUMS) - KEYS));
+}
+
 /* A streamed tile's state comes and goes. Gradients leave, except where they wait on the device. */
 static void updates_move_state_and_gradients(void **state) {
     (void)state;
@@ -323,6 +340,7 @@ int main(void) {
         cmocka_unit_test(streamed_slabs_are_fetched_twice_a_round),
         cmocka_unit_test(ranks_gather_what_others_bring),
         cmocka_unit_test(activations_leave_and_come_back),
+        cmocka_unit_test(key_groups_come_and_go),
         cmocka_unit_test(updates_move_state_and_gradients),
         cmocka_unit_test(sums_leave_between_rounds),
         cmocka_unit_test(directions_share_the_link_and_the_disks),
