@@ -137,7 +137,7 @@ enum ot_content {
     OT_CONTENT_SAVED,
     OT_CONTENT_KEYS,     /* keys and values of a sequence in a block, up to section `micro` */
     OT_CONTENT_KEY_SUMS, /* the sums of their gradients, before backward's turn `micro` (slabs.h) */
-    /* a block's cache: of `version` passes before this one, and of `micro` micro-batches of this pass */
+    /* A block's cache: of `version` passes before this one, and of `micro` micro-batches of this pass. */
     OT_CONTENT_CACHE,
     OT_CONTENT_PHASE,    /* data that a phase of a section leaves to the next one */
     OT_CONTENT_GRAD_SUM,
