@@ -314,7 +314,7 @@ static void nvme_is_directories_with_sizes(void **state) {
     ot_options_free(&o);
     accept(&o, "generate m --home host"); /* one word also names what generate does not have */
     ot_options_free(&o);
-    accept(&o, "eval m --data d --generate 5 --home cache=gpu");
+    accept(&o, "eval m --data d --generate 1 --home cache=gpu");
     ot_options_free(&o);
     static const char *const bad[] = {"--nvme=",       "--nvme /a:0", "--nvme /a:12",
                                       "--nvme /a:-4G", "--nvme :4G",  "--nvme /a:9999P:2000T"};
