@@ -24,10 +24,10 @@ void ot_engine_find_cache(const struct ot_engine *en, const struct ot_task *task
 
 /* ---- the rows of a pass ---- */
 
-/* Bytes of k, or of v, of one text that the pass continues: [first, added) are filled, and the pass adds
- * [added, end). */
+/* Bytes of k, or of v, of one text that the pass continues: [first, filled) were filled by earlier passes,
+ * and a micro-batch adds [added, end). */
 struct text_rows {
-    size_t first, added, end;
+    size_t first, filled, added, end;
 };
 
 /* A walk over the texts of a pass. */
@@ -46,17 +46,18 @@ static bool next_text(struct text_walk *w, struct text_rows *out) {
     if (w->place == w->step->n_places)
         return false;
     const struct ot_engine_piece *piece = &w->en->texts.pieces[w->place];
-    int64_t first = piece->first, past = piece->past, n = w->step->micro_tokens[w->place];
+    int64_t first = piece->first, filled = piece->filled, past = piece->past;
+    int64_t n = w->step->micro_tokens[w->place];
     bool more = piece->texts && w->at + 1 < n;
     if (piece->texts) {
         first = piece->texts[w->at].first;
-        past = piece->texts[w->at].n_past;
+        filled = past = piece->texts[w->at].n_past;
         n = 1;
     }
     w->at = more ? w->at + 1 : 0;
     w->place += !more;
-    *out = (struct text_rows){row_bytes(w->en, first), row_bytes(w->en, first + past),
-                              row_bytes(w->en, first + past + n)};
+    *out = (struct text_rows){row_bytes(w->en, first), row_bytes(w->en, first + filled),
+                              row_bytes(w->en, first + past), row_bytes(w->en, first + past + n)};
     return true;
 }
 
@@ -69,7 +70,7 @@ void ot_engine_copy_cache(const struct ot_engine *en, const struct ot_task *task
     const char *from = ot_engine_at(en, task->from);
     struct text_walk walk = walk_texts(en, step);
     for (struct text_rows rows; next_text(&walk, &rows);) {
-        size_t begin = in ? rows.first : rows.added, bytes = (in ? rows.added : rows.end) - begin;
+        size_t begin = in ? rows.first : rows.added, bytes = (in ? rows.filled : rows.end) - begin;
         for (int v = 0; v < 2 && bytes > 0; v++, begin += en->layout.cache_bytes)
             ot_lane_copy(lane, in ? OT_COPY_H2D : OT_COPY_D2H, to + begin, from + begin, bytes);
     }
@@ -82,7 +83,7 @@ void ot_engine_copy_cache(const struct ot_engine *en, const struct ot_task *task
 static bool is_read(const struct ot_engine *en, int64_t step, size_t begin, size_t end) {
     struct text_walk walk = walk_texts(en, step);
     for (struct text_rows rows; next_text(&walk, &rows);) {
-        bool filled = rows.first < end && rows.added > begin && rows.first < rows.added;
+        bool filled = rows.first < end && rows.filled > begin && rows.first < rows.filled;
         bool grows = rows.added < end && rows.end > begin, all_new = rows.added <= begin && rows.end >= end;
         if (filled || (grows && !all_new))
             return true;

@@ -89,7 +89,8 @@ struct ot_engine_texts {
     } * at; /* [n] */
     /* The micro-batches of the present pass. */
     struct ot_engine_piece {
-        int64_t first, past;            /* of the text that it continues */
+        int64_t first, past; /* of the text that it continues, with earlier micro-batches */
+        int64_t filled;      /* 0, or its first micro-batch of the pass: the rows of earlier passes */
         const struct ot_kv_text *texts; /* NULL; or each of its tokens continues a text (block.h) */
         int64_t first_logits;           /* its place in the results, in rows of the vocabulary */
     } * pieces;                         /* [max_micro] */

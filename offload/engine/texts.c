@@ -103,57 +103,72 @@ static int add_piece(struct ot_engine *en, const struct fields *f, const int32_t
     return 0;
 }
 
-/* Adds n more tokens of one text. */
-static int add_tokens(struct ot_engine *en, struct ot_engine_text *text, const int32_t *tokens, int64_t n) {
+/* Adds n tokens of one text as a micro-batch, behind `before` others in this pass. row: of its logits. */
+static int add_tokens(struct ot_engine *en, struct ot_engine_text *text, const int32_t *tokens, int64_t n,
+                      int64_t before, int row) {
     struct fields f = {0};
-    struct ot_engine_piece piece = {
-        .first = text->first, .past = text->past, .first_logits = en->steps[0].n_places};
+    struct ot_engine_piece piece = {.first = text->first,
+                                    .filled = before > 0 ? 0 : text->past,
+                                    .past = text->past + before,
+                                    .first_logits = row};
     OT_TRY(fields_open(&f, n));
     for (int64_t i = 0; i < n; i++)
-        set_token(&f, i, text, text->past + i);
+        set_token(&f, i, text, piece.past + i);
     int rc = add_piece(en, &f, tokens, n, text->inputs, &piece);
     free(f.targets);
     return rc;
 }
 
-/* Makes one pass for the next piece of each of these texts that has one. done: tokens of each in earlier
- * passes; afterwards with those of this pass. */
+/* Makes one pass for the next pieces of each of these texts that has one: of one text as many as there is
+ * room for, so that all of them read weights and a cache that are fetched once. done: tokens of each in
+ * earlier passes; afterwards with those of this pass. */
 static int append_pieces(struct ot_engine *en, const struct ot_text_tokens *appended, int n, int64_t *done,
                          float *logits) {
     float *results;
-    int64_t vocab = en->chain.vocab, row = 0;
+    int64_t vocab = en->chain.vocab, most = en->plan.micro_tokens;
+    int unfinished = 0, row = 0;
+    for (int i = 0; i < n; i++)
+        unfinished += done[i] < appended[i].n;
+    int64_t room = ot_schedule_prompts(&en->plan) / unfinished * most; /* tokens of a text */
     OT_TRY(ot_engine_begin_pass(en));
     for (int i = 0; i < n; i++) {
-        int64_t piece = ot_min(appended[i].n - done[i], en->plan.micro_tokens);
-        if (piece > 0)
-            OT_TRY(add_tokens(en, &en->texts.at[appended[i].text], appended[i].tokens + done[i], piece));
+        int64_t left = ot_min(appended[i].n - done[i], room);
+        for (int64_t at = 0; at < left; at += most)
+            OT_TRY(add_tokens(en, &en->texts.at[appended[i].text], appended[i].tokens + done[i] + at,
+                              ot_min(left - at, most), at, row));
+        row += left > 0;
     }
     struct ot_bound *bound = en->steps[0].n_places > 1 ? en->prompts_bound : en->decode_bound;
-    OT_TRY(ot_engine_run_pass(en, OT_PASS_DECODE, bound, en->steps[0].n_places * vocab, &results));
+    OT_TRY(ot_engine_run_pass(en, OT_PASS_DECODE, bound, row * vocab, &results));
     for (int i = 0; i < n; i++) {
-        int64_t piece = ot_min(appended[i].n - done[i], en->plan.micro_tokens);
-        if (piece == 0)
+        int64_t left = ot_min(appended[i].n - done[i], room);
+        if (left == 0)
             continue;
-        done[i] += piece;
-        en->texts.at[appended[i].text].past += piece;
+        done[i] += left;
+        en->texts.at[appended[i].text].past += left;
         if (done[i] == appended[i].n)
-            memcpy(logits + i * vocab, results + row * vocab, (size_t)vocab * sizeof *logits);
-        row++;
+            memcpy(logits + i * vocab, results, (size_t)vocab * sizeof *logits);
+        results += vocab;
     }
     ot_engine_clear_results(en);
     return 0;
 }
 
-/* Appends to a group of texts, each with a micro-batch of its own, in as many passes as the longest needs. */
+/* True if all tokens of a group of texts are appended. */
+static bool are_done(const struct ot_text_tokens *appended, int n, const int64_t *done) {
+    for (int i = 0; i < n; i++)
+        if (done[i] < appended[i].n)
+            return false;
+    return true;
+}
+
+/* Appends to a group of texts, each with micro-batches of its own, in as many passes as they need. */
 static int append_apart(struct ot_engine *en, const struct ot_text_tokens *appended, int n, float *logits) {
-    int64_t longest = 0;
     int rc = 0;
     int64_t *done = calloc((size_t)n, sizeof *done);
     if (!done)
         return ot_fail(OT_E_BUDGET, "no memory for %d texts", n);
-    for (int i = 0; i < n; i++)
-        longest = ot_max(longest, appended[i].n);
-    for (int64_t at = 0; at < longest && rc == 0; at += en->plan.micro_tokens)
+    while (rc == 0 && !are_done(appended, n, done))
         rc = append_pieces(en, appended, n, done, logits);
     free(done);
     return rc;
@@ -220,7 +235,7 @@ int ot_engine_texts_append(struct ot_engine *en, const struct ot_text_tokens *ap
             if (first[group].n > 1 || en->texts.at[first[group].text].past == 0)
                 break;
         together = group > 0;
-        for (; i + group < n && group < prompts && !together; group++)
+        for (; i + group < n && group < ot_min(most, prompts) && !together; group++)
             if (!en->chain.has_pairs && group > 0 && first[group].n == 1 &&
                 en->texts.at[first[group].text].past > 0)
                 break;

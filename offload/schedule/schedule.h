@@ -261,11 +261,13 @@ struct ot_stage_times;
 int ot_schedule_make_draft(const struct ot_chain *chain, const struct ot_plan *plan,
                            const struct ot_layout *layout, const struct ot_stage_times *times,
                            struct ot_schedule *out);
-/* DECODE of several micro-batches, each the prompt of one text: layer by layer, so that all prompts read
- * weights that are fetched once. */
+/* DECODE of several micro-batches, each a piece of a prompt, of one text or of several: layer by layer, so
+ * that all pieces read weights that are fetched once. The pieces of a text are in order. */
 int ot_schedule_make_prompts(const struct ot_chain *chain, const struct ot_plan *plan,
                              const struct ot_layout *layout, struct ot_schedule *out);
-/* Its number of micro-batches: those of the first round, as far as the plan has so many texts. Stages: 1. */
+/* Its number of micro-batches: those of the first round, at most OT_MOST_PIECES, or plan.texts if that is
+ * more. Stages: 1. */
+enum { OT_MOST_PIECES = 8 };
 int ot_schedule_prompts(const struct ot_plan *plan);
 int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan *plan,
                              const struct ot_layout *layout, enum ot_pass pass, struct ot_schedule *out);

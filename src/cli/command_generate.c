@@ -25,8 +25,9 @@
 #include "src/train/run_identity.h"
 
 enum { MOST_PROMPTS = 100000, PREFILL_TOKENS = 512, MOST_TEXTS = 64 };
-/* Prompts that a pass reads together: each takes memory for the activations between layers. */
-enum { PROMPTS_TOGETHER = 8 };
+/* Prompts, or pieces of a long one, that a pass reads together: each takes memory for the activations between
+ * layers. */
+enum { PROMPTS_TOGETHER = OT_MOST_PIECES };
 /* Prompts whose texts are in memory at the same time. */
 enum { PROMPTS_AT_ONCE = 1024 };
 /* On a terminal, memory is planned before the prompts are known: room for prompts of up to this many tokens.
@@ -168,9 +169,10 @@ static int start(struct job *job) {
                       : job->longest < PREFILL_TOKENS || pairs ? job->longest
                                                                : PREFILL_TOKENS;
     int64_t texts = ot_min(ot_min(n, MOST_TEXTS), capacity); /* a pass has a token of each */
+    int64_t pieces = s->ranks.comm ? 1 : (job->longest + prefill - 1) / prefill;
     struct ot_session_need need = {.max_position = capacity,
                                    .sequence_tokens = ot_max(prefill, texts),
-                                   .step_sequences = ot_min(n, PROMPTS_TOGETHER),
+                                   .step_sequences = ot_min(ot_max(n, pieces), PROMPTS_TOGETHER),
                                    .micro_sequences = 1,
                                    .cache_tokens = ot_max(job->texts_tokens, capacity + pairs),
                                    .texts = job->texts_tokens > 0 ? n : 0,

@@ -93,6 +93,25 @@ static int make_plan(struct ot_session *s, struct ot_plan_request *request) {
     return try_plan(s, request);
 }
 
+/* Makes a plan to generate. If there is no room, a pass has fewer micro-batches. Only then the cache leaves
+ * the device, because each token has to wait for it. Ranks need equally many micro-batches, so theirs stay.
+ */
+static int make_generation(struct ot_session *s, struct ot_plan_request *request) {
+    const enum ot_home homes[2] = {OT_HOME_GPU, request->cache};
+    const int64_t most = request->step_sequences;
+    int rc = -OT_E_BUDGET;
+    for (int i = request->cache != OT_HOME_AUTO; i < 2 && rc == -OT_E_BUDGET; i++) {
+        request->cache = homes[i];
+        request->step_sequences = most;
+        rc = make_plan(s, request);
+        while (rc == -OT_E_BUDGET && request->step_sequences > 1 && !s->ranks.comm) {
+            request->step_sequences /= 2;
+            rc = make_plan(s, request);
+        }
+    }
+    return rc;
+}
+
 static int refuse(const struct ot_session *s, const struct ot_plan_request *request) {
     size_t most[OT_TIER_COUNT];
     ot_session_most_bytes(s, most);
@@ -227,7 +246,8 @@ int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
     if (s->ranks.comm && !need->train)
         OT_TRY(choose_way(s, need));
     struct ot_plan_request request = make_request(s, need);
-    int rc = make_plan(s, &request);
+    bool generates = !need->train && need->micro_sequences == 1 && request.cache_rows > 0;
+    int rc = generates ? make_generation(s, &request) : make_plan(s, &request);
     if (rc == -OT_E_BUDGET)
         return refuse(s, &request);
     OT_TRY(rc);

@@ -257,8 +257,6 @@ static const char *size_option(size_t bytes, char text[24]) {
     return text;
 }
 
-/* ---- options that force the plan ---- */
-
 static void let_home(struct ot_plan_request *rq) {
     rq->weights = rq->state = rq->grads = rq->sums = rq->activations = rq->kept = rq->cache = OT_HOME_AUTO;
 }
@@ -506,14 +504,19 @@ static void try_smaller_step(struct cures *c) {
  * sequence; so does a micro-batch. */
 enum { ROW_STEP = 128, COARSE_STEPS = 64 };
 
-/* A text that is generated passes in pieces, and has its length in the cache alone. */
-static int64_t row_tokens(const struct ot_plan_request *given) {
-    return given->train ? given->sequence_tokens : ot_max(given->sequence_tokens, given->cache_rows);
+static bool generates(const struct cures *c) {
+    return c->about->options->command == OT_COMMAND_GENERATE;
 }
 
-static int64_t row_step(const struct ot_plan_request *given) {
+/* A text that is generated passes in pieces, and has its length in the cache alone. */
+static int64_t row_tokens(const struct cures *c) {
+    const struct ot_plan_request *given = c->about->request;
+    return generates(c) ? ot_max(given->sequence_tokens, given->cache_rows) : given->sequence_tokens;
+}
+
+static int64_t row_step(const struct cures *c) {
     int64_t step = ROW_STEP; /* for long rows a rounder number */
-    while (row_tokens(given) / step > 2 * COARSE_STEPS)
+    while (row_tokens(c) / step > 2 * COARSE_STEPS)
         step *= 2;
     return step;
 }
@@ -521,8 +524,8 @@ static int64_t row_step(const struct ot_plan_request *given) {
 static void set_rows(const struct cures *c, int64_t steps, struct ot_plan_request *less) {
     const struct ot_plan_request *given = c->about->request;
     *less = *given;
-    less->sequence_tokens = ot_min(steps * row_step(given), given->sequence_tokens);
-    less->cache_rows = given->train ? given->cache_rows : ot_min(given->cache_rows, steps * row_step(given));
+    less->sequence_tokens = ot_min(steps * row_step(c), given->sequence_tokens);
+    less->cache_rows = generates(c) ? ot_min(given->cache_rows, steps * row_step(c)) : given->cache_rows;
     int64_t times = given->sequence_tokens / less->sequence_tokens;
     less->step_sequences *= given->train && times > 0 ? times : 1;
     less->micro_sequences *= times > 0 ? times : 1;
@@ -530,14 +533,12 @@ static void set_rows(const struct cures *c, int64_t steps, struct ot_plan_reques
 
 /* The tokens of the longest rows with which there is a plan; 0: none. */
 static int64_t most_row_tokens(const struct cures *c) {
-    const struct ot_plan_request *given = c->about->request;
-    int64_t step = row_step(given), steps = (row_tokens(given) + step - 1) / step;
+    int64_t step = row_step(c), steps = (row_tokens(c) + step - 1) / step;
     return steps > 1 ? step * most_that_fits(c, 1, steps, set_rows) : 0;
 }
 
 static const char *rows_option(const struct cures *c) {
-    bool has_option = c->about->options->command != OT_COMMAND_GENERATE;
-    return has_option ? "--seq-len" : "texts of at most this many tokens:";
+    return generates(c) ? "texts of at most this many tokens:" : "--seq-len";
 }
 
 static void try_shorter_rows(struct cures *c) {
@@ -559,13 +560,11 @@ static void try_disk_and_rows(struct cures *c) {
     int64_t most = c->n == 0 ? most_row_tokens(&together) : 0;
     if (most == 0)
         return;
-    set_rows(&together, most / row_step(&with), &less);
+    set_rows(&together, most / row_step(&together), &less);
     if (fits(&less, used) && (text = next(c)))
         snprintf(text, CURE_BYTES, "%s %s with --nvme %s", rows_option(c), tokens_option(most, tokens),
                  disk_option(c, used[OT_TIER_NVME], disk));
 }
-
-/* ---- the sentence ---- */
 
 static void try_memory_and_rows(struct cures *c, const struct ot_shortage *shortage) {
     try_less_gpu(c);

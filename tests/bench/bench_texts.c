@@ -5,6 +5,7 @@
  *
  * The model is a small Llama (27 M parameters) with random weights. 32 prompts of 64 random tokens grow by
  * 16 tokens. weights gpu: all on the device. weights host: every slab is copied to the device for each pass.
+ * cache host: the keys and values are, layer by layer.
  * Each figure is the best of the repeats, because a disturbance makes a repeat slower and never faster. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,7 +88,8 @@ static struct times grow(struct ot_engine *engine, int texts, float *logits) {
     return times;
 }
 
-static void bench(const char *kind, int threads, int repeats, enum ot_dtype dtype, enum ot_home home) {
+static void bench(const char *kind, int threads, int repeats, enum ot_dtype dtype, enum ot_home weights,
+                  enum ot_home cache) {
     const size_t plenty = (size_t)1 << 40;
     const struct ot_device_config device_config = {.kind = kind, .threads = threads};
     float *logits = malloc((size_t)TEXTS * (size_t)llama.vocab * sizeof *logits);
@@ -102,9 +104,10 @@ static void bench(const char *kind, int threads, int repeats, enum ot_dtype dtyp
                                                 .sequence_tokens = POSITIONS,
                                                 .step_sequences = 16,
                                                 .micro_sequences = 1,
-                                                .weights = home,
+                                                .weights = weights,
                                                 .texts = texts,
-                                                .cache_rows = (int64_t)texts * POSITIONS};
+                                                .cache_rows = (int64_t)texts * POSITIONS,
+                                                .cache = cache};
         struct ot_plan plan;
         struct ot_engine *engine;
         must(ot_plan_make(&request, &plan));
@@ -120,9 +123,10 @@ static void bench(const char *kind, int threads, int repeats, enum ot_dtype dtyp
         }
         double all = best.prompts + best.steps;
         alone = texts == 1 ? all : alone;
-        printf("%-4s  weights %-4s  %2d texts: prompts %8.0f tokens/s, steps %7.0f tokens/s, all %5.2f x\n",
-               ot_dtype_name(dtype), home == OT_HOME_GPU ? "gpu" : "host", texts,
-               TEXTS * PROMPT / best.prompts, TEXTS * NEW / best.steps, alone / all);
+        printf("%-4s  weights %-4s  cache %-4s  %2d texts: prompts %8.0f tokens/s, ", ot_dtype_name(dtype),
+               ot_tier_name((enum ot_tier)weights), ot_tier_name((enum ot_tier)cache), texts,
+               TEXTS * PROMPT / best.prompts);
+        printf("steps %7.0f tokens/s, all %5.2f x\n", TEXTS * NEW / best.steps, alone / all);
         fflush(stdout);
         ot_engine_close(engine);
         ot_plan_free(&plan);
@@ -140,8 +144,9 @@ int main(int argc, char **argv) {
         for (int i = 0; i < POSITIONS; i++)
             tokens[t][i] = (int32_t)ot_random_below(1, (uint64_t)t, (uint64_t)i, (uint64_t)llama.vocab);
     for (int dtype = 0; dtype < 2; dtype++)
-        for (int home = 0; home < 2; home++)
+        for (int way = 0; way < 3; way++)
             if (argc <= 4 || strcmp(argv[4], dtype ? "bf16" : "fp32") == 0)
-                bench(kind, threads, repeats, dtype ? OT_BF16 : OT_F32, home ? OT_HOME_HOST : OT_HOME_GPU);
+                bench(kind, threads, repeats, dtype ? OT_BF16 : OT_F32, way == 1 ? OT_HOME_HOST : OT_HOME_GPU,
+                      way == 2 ? OT_HOME_HOST : OT_HOME_GPU);
     return 0;
 }

@@ -99,6 +99,14 @@ void tiny_random_shadows(struct tiny_run *run, uint64_t seed) {
     tiny_finish(run);
 }
 
+void tiny_random_cache(struct tiny_run *run, uint64_t seed) {
+    uint64_t stream = ot_random_stream(OT_RANDOM_TEST, 0, 83);
+    run->plan.cache = (enum ot_home)(seed % OT_TIER_COUNT);
+    run->plan.cache_slots = 1 + (int)ot_random_below(seed, stream, 0, 3);
+    run->plan.host_cache_slots = 1 + (int)ot_random_below(seed, stream, 1, 3);
+    tiny_finish(run);
+}
+
 void tiny_randomise(struct tiny_run *run, uint64_t seed) {
     uint64_t i = 0;
 #define PICK(bound) ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 77), i++, (bound)))

@@ -138,6 +138,8 @@ void tiny_random_owners(struct tiny_run *run, uint64_t seed);
 void tiny_random_kept(struct tiny_run *run, uint64_t seed, enum ot_tier last);
 /* Gives frames for shadows to some of the tiles that may have one, if the run clips. Finishes the plan. */
 void tiny_random_shadows(struct tiny_run *run, uint64_t seed);
+/* Generation: gives the cache a home, in turn by the seed, and random numbers of slots. Finishes the plan. */
+void tiny_random_cache(struct tiny_run *run, uint64_t seed);
 /* Chooses by the seed, for each slab, everything that a plan with everything on nvme may choose. */
 void tiny_randomise(struct tiny_run *run, uint64_t seed);
 /* Stages: chooses everything by the seed (context: a uint64_t), and for each rank in another way, but for

@@ -134,7 +134,6 @@ static void units_and_homes(void **state) {
     assert_true(o.eval_fraction == 0.1);
     assert_int_equal(o.home.weights, OT_HOME_GPU);
     assert_int_equal(o.home.activations, OT_HOME_GPU);
-    assert_int_equal(o.home.cache, OT_HOME_GPU);
     assert_true(o.log_every.seconds == 3600);
     ot_options_free(&o);
     accept(&o, BASE "--steps 1e3 --warmup 0 --tokens-per-step 2Mi");
@@ -306,15 +305,6 @@ static void nvme_is_directories_with_sizes(void **state) {
     assert_int_equal(o.home.state, OT_HOME_NVME);
     assert_int_equal(o.home.activations, OT_HOME_HOST);
     assert_int_equal(o.home.weights, OT_HOME_AUTO);
-    assert_int_equal(o.home.cache, OT_HOME_AUTO);
-    ot_options_free(&o);
-    accept(&o, "generate m --nvme /a --home weights=host,cache=nvme");
-    assert_int_equal(o.home.cache, OT_HOME_NVME);
-    assert_int_equal(o.home.weights, OT_HOME_HOST);
-    ot_options_free(&o);
-    accept(&o, "generate m --home host"); /* one word also names what generate does not have */
-    ot_options_free(&o);
-    accept(&o, "eval m --data d --generate 5 --home cache=gpu");
     ot_options_free(&o);
     static const char *const bad[] = {"--nvme=",       "--nvme /a:0", "--nvme /a:12",
                                       "--nvme /a:-4G", "--nvme :4G",  "--nvme /a:9999P:2000T"};
@@ -328,7 +318,6 @@ static void nvme_is_directories_with_sizes(void **state) {
     refuse(BASE "--home activations=nvme", "--home activations=nvme needs --nvme DIR");
     refuse(BASE "--home grads=nvme", "--home grads=nvme needs --nvme DIR");
     refuse(BASE "--home sums=nvme", "--home sums=nvme needs --nvme DIR");
-    refuse("generate m --home cache=nvme", "--home cache=nvme needs --nvme DIR");
     refuse(BASE "--shadow 1G --clip 0", "--shadow has no effect with --clip 0");
     refuse("eval m --data d --io-engine uring", "--io-engine has no effect without --nvme");
     refuse(BASE "--no-io-verify", "--no-io-verify has no effect without --nvme");
@@ -350,11 +339,6 @@ static void contradictions_and_idle_options_are_refused(void **state) {
     refuse(BASE "--seq-len 512 --tokens-per-step 256", "less than one sequence (--seq-len 512)");
     refuse(BASE "--eval-fraction 0 --eval-every 5", "--eval-every has no effect");
     refuse(BASE "--home weights=gpu --slots 2", "--slots has no effect");
-    refuse("generate m --home cache=host,state=host",
-           "--home state=host has no effect here: nothing is trained");
-    refuse("eval m --data d --home cache=gpu", "--home cache=gpu has no effect here: no text is generated");
-    refuse("plan m --home cache=host", "--home cache=host has no effect here: no text is generated");
-    refuse(BASE "--eval-fraction 0 --home cache=host", "--home cache=host has no effect here");
     refuse(BASE "--temperature 1", "--temperature has no effect with train; it belongs to generate");
     refuse("eval m --data d --lr 1e-5", "--lr has no effect with eval; it belongs to train");
     refuse("generate m --top-p 0.5", "--top-p has no effect without --temperature");

@@ -1,4 +1,5 @@
-/* The options of plan: rates with units, the length of the run, and refusals. */
+/* The options of plan: rates with units, the length of the run, and refusals; and the homes that commands
+ * have a use for. */
 #include <stdio.h>
 #include <string.h>
 
@@ -42,9 +43,37 @@ static void plans_take_rates_and_the_runs_length(void **state) {
     refuse("plan m --tokens 1e14", "must be a whole number");
 }
 
+/* One word names all homes, also those that a command does not have. */
+static void homes_are_those_of_the_command(void **state) {
+    (void)state;
+    struct ot_options o;
+    accept(&o, "generate m --nvme /a --home weights=host,cache=nvme");
+    assert_int_equal(o.home.cache, OT_HOME_NVME);
+    assert_int_equal(o.home.weights, OT_HOME_HOST);
+    assert_int_equal(o.home.state, OT_HOME_AUTO);
+    ot_options_free(&o);
+    accept(&o, "generate m --home weights=host");
+    assert_int_equal(o.home.cache, OT_HOME_AUTO);
+    ot_options_free(&o);
+    accept(&o, "generate m --home host");
+    assert_int_equal(o.home.cache, OT_HOME_HOST);
+    ot_options_free(&o);
+    accept(&o, "eval m --data d --generate 1 --home cache=gpu");
+    assert_int_equal(o.home.cache, OT_HOME_GPU);
+    ot_options_free(&o);
+    refuse("generate m --home cache=nvme", "--home cache=nvme needs --nvme DIR");
+    refuse("generate m --home cache=host,state=host",
+           "--home state=host has no effect here: nothing is trained");
+    refuse("eval m --data d --home cache=gpu", "--home cache=gpu has no effect here: no text is generated");
+    refuse("plan m --home cache=host", "--home cache=host has no effect here: no text is generated");
+    refuse("train --model m --data d --eval-fraction 0 --home cache=host",
+           "--home cache=host has no effect here: no text is generated");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_take_rates_and_the_runs_length),
+        cmocka_unit_test(homes_are_those_of_the_command),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

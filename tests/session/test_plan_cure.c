@@ -318,6 +318,35 @@ static void shorter_rows_are_the_longest_that_fit(void **state) {
     check_rows(100, 128, 0, 128);          /* no shorter rows */
 }
 
+/* Generation: a shorter text has a smaller cache, and passes in the same pieces. */
+static void shorter_texts_are_the_longest_that_fit(void **state) {
+    (void)state;
+    enum { TEXT = 20000, STEP = 256 };
+    for (size_t mib = 100; mib < 1000; mib += 300) {
+        struct refused r;
+        int64_t want = 0;
+        open_refused(&r, "");
+        set_room(&r, 100, mib);
+        r.cure.most_gpu_bytes = r.cure.most_host_bytes = 0; /* three cures are named, no more */
+        r.options.command = OT_COMMAND_GENERATE;
+        r.request.train = false;
+        r.request.cache = OT_HOME_AUTO;
+        r.request.cache_rows = TEXT;
+        for (int64_t n = STEP; n < TEXT; n += STEP) {
+            struct ot_plan_request with = r.request;
+            with.sequence_tokens = n < 512 ? n : 512;
+            with.micro_sequences = 0;
+            with.cache_rows = n;
+            want = fits(&with) ? n : want;
+        }
+        if (!fits(&r.request))
+            assert_int_equal(tokens_of(cures_of(&r), "texts of at most this many tokens: "), want);
+        else
+            assert_int_equal(mib, 700);
+        ot_options_free(&r.options);
+    }
+}
+
 /* The longest rows that are a multiple of 128, if the rows are one token longer. */
 static void rows_lose_one_token_if_that_is_enough(void **state) {
     (void)state;
@@ -455,6 +484,7 @@ int main(void) {
         cmocka_unit_test(less_for_the_device_is_the_most_that_fits),
         cmocka_unit_test(a_smaller_step_is_the_largest_that_fits),
         cmocka_unit_test(shorter_rows_are_the_longest_that_fit),
+        cmocka_unit_test(shorter_texts_are_the_longest_that_fit),
         cmocka_unit_test(rows_lose_one_token_if_that_is_enough),
         cmocka_unit_test(a_disk_and_shorter_rows_go_together),
         cmocka_unit_test(only_given_options_are_to_be_left_out),

@@ -1,4 +1,4 @@
-/* When a run evaluates and saves, and how often. */
+/* When a run evaluates and saves, how often, and how long the answers take. */
 #include "tests/support/check.h"
 
 #include "src/train/run_shape.h"
@@ -63,11 +63,47 @@ static void nothing_is_saved_if_nobody_asks(void **state) {
     assert_true(ot_run_times_sum(&times) == 43);
 }
 
+/* The token of an answer reads the keys and values of all tokens before. On the host they cross the bus. */
+static void a_cache_elsewhere_takes_time(void **state) {
+    (void)state;
+    enum { ROWS = 100, TOKENS = 64 };
+    const struct ot_rates rates = {.product_flops = 1e12,
+                                   .attention = {[OT_HEAD_128] = {1e12, 1e12}},
+                                   .device_bytes = 1e12,
+                                   .h2d_bytes = 1e6,
+                                   .d2h_bytes = 1e6};
+    struct ot_model *model;
+    struct ot_costs costs;
+    double pass[2], token[2];
+    check_ok(ot_model_open(&ot_preset_find("tiny-test")->config, OT_F32, TOKENS, &model));
+    const struct ot_chain *chain = ot_model_chain(model);
+    check_ok(ot_costs_estimate(chain, &rates, TOKENS, TOKENS, &costs));
+    for (int away = 0; away < 2; away++) {
+        struct ot_plan_request request = {.chain = chain,
+                                          .budget_bytes = {(size_t)1 << 30, (size_t)1 << 30},
+                                          .sequence_tokens = TOKENS,
+                                          .step_sequences = 1,
+                                          .cache_rows = ROWS,
+                                          .cache = away ? OT_HOME_HOST : OT_HOME_GPU};
+        struct ot_plan plan;
+        check_ok(ot_plan_make(&request, &plan));
+        check_ok(ot_forecast_passes(chain, &plan, &costs, &pass[away], &token[away]));
+        ot_plan_free(&plan);
+    }
+    double bytes = 2.0 * (double)((chain->n_blocks - 2) * ROWS * chain->kv_elems) * sizeof(float);
+    assert_true(pass[0] > 0 && pass[0] == pass[1]);
+    assert_true(token[1] >= bytes / rates.h2d_bytes && token[1] < 1.1 * bytes / rates.h2d_bytes);
+    assert_true(token[0] < token[1] / 10);
+    ot_costs_free(&costs);
+    ot_model_close(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_are_those_of_the_loop),
         cmocka_unit_test(the_clock_counts_steps_alone),
         cmocka_unit_test(nothing_is_saved_if_nobody_asks),
+        cmocka_unit_test(a_cache_elsewhere_takes_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

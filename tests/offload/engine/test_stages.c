@@ -447,10 +447,7 @@ static void open_speaker(struct speaker *s, const struct tiny_run *run, struct o
     s->run.join_context = world;
     bool keeps_weights = shard.stages > 0 && shard.stages < shard.ranks;
     tiny_plan(&s->run, keeps_weights ? OT_HOME_GPU : OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 2);
-    s->run.plan.cache = (enum ot_home)(shard.rank % OT_TIER_COUNT); /* of its own blocks */
-    s->run.plan.cache_slots = 1 + shard.rank / 2;
-    s->run.plan.host_cache_slots = 2;
-    tiny_finish(&s->run);
+    tiny_random_cache(&s->run, (uint64_t)shard.rank); /* of its own blocks */
     assert_int_equal(pthread_create(&s->thread, NULL, speak, s), 0);
 }
 
@@ -474,9 +471,8 @@ static void forward_passes_of(int ranks, int stages) {
                             (size_t)run.config.vocab * TINY_SEQUENCE * sizeof *speakers[r].logits);
         assert_true(speakers[r].logits[0] != 0);
         ot_plan_free(&speakers[r].run.plan);
-    }
-    for (int r = 0; r <= ranks; r++)
         free(speakers[r].logits);
+    }
     thread_world_close(world);
 }
 

@@ -160,7 +160,7 @@ static void pieces_make_the_prompt(void **state) {
 /* want: [TEXTS][STEPS + 1][vocab], each text alone. */
 static void generate_alone(struct tiny_run *run, const struct text texts[TEXTS], float *want) {
     struct tiny_engine tiny;
-    open_engine(run, (struct way){0}, &tiny);
+    open_engine(run, (struct way){.rounds = TINY_STEP_SEQUENCES}, &tiny); /* and a piece in a pass */
     for (int t = 0; t < TEXTS; t++) {
         struct ot_text_room room = room_of(&texts[t]);
         check_ok(ot_engine_texts_begin(tiny.engine, &room, 1));
@@ -342,6 +342,36 @@ static void weights_cross_once(void **state) {
     assert_true(2 * bytes[1] < bytes[0]);
 }
 
+/* The pieces of one prompt share a pass, as far as a round has places for them. */
+static void pieces_share_a_pass(void **state) {
+    (void)state;
+    int64_t fetched[3];
+    static const int rounds[3] = {TINY_STEP_SEQUENCES, 2, 1}; /* 6, 2 and 1 passes for 6 pieces */
+    for (int i = 0; i < 3; i++) {
+        struct tiny_run run;
+        struct tiny_engine tiny;
+        struct text texts[TEXTS];
+        struct ot_engine_fetches fetches;
+        defaults(&run, EXPERTS, OT_BF16);
+        make_texts(&run, EXPERTS, texts);
+        struct ot_text_room room = room_of(&texts[2]);
+        struct ot_text_tokens prompt = next_of(&texts[2], 0, 0);
+        open_engine(&run, (struct way){.weights = OT_HOME_HOST, .rounds = rounds[i], .micro_tokens = 3},
+                    &tiny);
+        float *logits = malloc((size_t)run.config.vocab * sizeof *logits);
+        assert_non_null(logits);
+        check_ok(ot_engine_texts_begin(tiny.engine, &room, 1));
+        check_ok(ot_engine_texts_append(tiny.engine, &prompt, 1, logits));
+        ot_engine_get_fetches(tiny.engine, &fetches);
+        fetched[i] = fetches.parts; /* the parts of all passes, copied or not */
+        free(logits);
+        close_engine(&run, &tiny);
+    }
+    assert_true(fetched[2] > 0);
+    assert_int_equal(fetched[1], 2 * fetched[2]);
+    assert_int_equal(fetched[0], 6 * fetched[2]);
+}
+
 static void refusals(void **state) {
     (void)state;
     struct tiny_run run;
@@ -379,9 +409,13 @@ static void refusals(void **state) {
 int main(void) {
     tiny_skip_without_device();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits_in_company),   cmocka_unit_test(pieces_make_the_prompt),
-        cmocka_unit_test(weights_cross_once),     cmocka_unit_test(used_extents_alone_move),
-        cmocka_unit_test(planned_bytes_are_used), cmocka_unit_test(refusals),
+        cmocka_unit_test(same_bits_in_company),
+        cmocka_unit_test(pieces_make_the_prompt),
+        cmocka_unit_test(weights_cross_once),
+        cmocka_unit_test(pieces_share_a_pass),
+        cmocka_unit_test(used_extents_alone_move),
+        cmocka_unit_test(planned_bytes_are_used),
+        cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

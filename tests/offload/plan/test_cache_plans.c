@@ -156,6 +156,10 @@ static void senseless_caches_are_refused(void **state) {
     f.chain.kv_elems = INT64_MAX / INT32_MAX / 16;
     check_fails(ot_plan_make(&rq, &plan), OT_E_BUDGET, "more than any machine has");
     f.chain.kv_elems = f.hidden;
+    rq.cache_rows = 1;
+    check_ok(ot_plan_make(&rq, &plan));
+    assert_int_equal(plan.cache, OT_HOME_GPU);
+    ot_plan_free(&plan);
     rq.cache_rows = 10;
     rq.cache = OT_HOME_HOST;
     check_ok(ot_plan_make(&rq, &plan));

@@ -331,8 +331,8 @@ static void every_engine_moves_what_it_must(void **state) {
         }
 }
 
-/* Generation, with all rows of the cache filled: they come to the device, and one row goes back; on nvme as an
- * extent of k and one of v. */
+/* Generation, with all rows of the cache filled: they come to the device, and one row goes back; on nvme as
+ * an extent of k and one of v. */
 static void a_cache_moves_its_rows(void **state) {
     (void)state;
     enum { LAYERS = 3, ROWS = 1000 };

@@ -62,12 +62,11 @@ static int add(struct hand *h, enum ot_lane_id lane, int seconds) {
     assert_true(i < MOST_TASKS);
     task->kind = seconds == 0 ? OT_TASK_DECIDE : kinds[lane];
     task->lane = lane;
-    task->block = task->micro = task->tile = task->frame = -1;
+    task->block = task->micro = task->tile = task->frame = task->cache = -1;
     task->slab = kinds[lane] == OT_TASK_GATHER || kinds[lane] == OT_TASK_FETCH ? 0 : -1;
     task->span.n = seconds;
     task->deps = h->deps[i];
     task->n_accesses = lane >= OT_LANE_NVME_READ;
-    task->cache = OT_NO_BUFFER;
     h->accesses[i] = (struct ot_access){.n_tiles = seconds};
     task->accesses = &h->accesses[i];
     h->lanes[lane][h->schedule.lane_count[lane]++] = i;

@@ -17,11 +17,8 @@ static void make(struct tiny_schedule *m, int number, struct ot_schedule *out) {
     enum ot_home weights = (enum ot_home)PICK(3);
     tiny_plan(&m->run, weights, OT_HOME_HOST, OT_HOME_GPU, 2);
     struct ot_plan *plan = &m->run.plan;
-    plan->cache = (enum ot_home)(number % OT_TIER_COUNT);
-    plan->cache_slots = 1 + PICK(3);
-    plan->host_cache_slots = 1 + PICK(3);
     plan->texts = 1 + PICK(3);
-    tiny_finish(&m->run);
+    tiny_random_cache(&m->run, (uint64_t)number);
     tiny_schedule_make(m);
     check_ok((
         PICK(2) ? ot_schedule_make_prompts(ot_model_chain(m->model), plan, &m->layout, out)
