@@ -165,7 +165,9 @@ void ot_program_forward_groups(struct ot_program *p, int block, int micro) {
             read_x(p, task, x);
         }
         if (ends) {
-            task->y = ot_program_place_boundary(p, block, micro);
+            task->y = ot_boundary_is_own(p->chain, p->plan, block)
+                          ? ot_program_place_boundary(p, block, micro)
+                          : ot_program_stage_buffer(p, block, micro);
             ot_program_write(p, task, task->y, ot_tag(OT_CONTENT_BOUNDARY, block, micro, 0));
         }
         if (saved != OT_NO_BUFFER) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "offload/plan/slabs.h"
+#include "tests/offload/tiny_ranks.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 
@@ -101,6 +102,46 @@ static void short_sequences_have_the_same_bits(void **state) {
     }
 }
 
+static void choose_groups(struct tiny_run *run, int rank, void *context) {
+    const uint64_t *seed = context;
+    tiny_random_stage(run, rank, context);
+    run->plan.key_groups = 1 << (*seed + (uint64_t)rank) % 3;
+    tiny_finish(run);
+}
+
+/* Stages, of which each has its own number of groups, also with rounds in flight. */
+static void are_equal_in_stages(void **state) {
+    (void)state;
+    tiny_needs_cpu();
+    int seeds = tests_are_brief() ? 1 : getenv("OT_TEST_SLOW") ? 20 : 3;
+    for (int variant = 0; variant < 2; variant++) {
+        struct tiny_run run;
+        struct tiny_result want, got;
+        char what[80];
+        groups_defaults(&run, 3, variant ? OT_BF16 : OT_F32);
+        run.config.n_layers = 4;
+        train_resident(&run, &want);
+        for (int i = 0; i < seeds; i++) {
+            uint64_t seed = (uint64_t)(10 * variant + i);
+            struct tiny_world w = {.ranks = 2 + (i + variant) % 3,
+                                   .mode = OT_SHARD_STAGES,
+                                   .in_flight = i % 3,
+                                   .weights = OT_HOME_HOST,
+                                   .state = OT_HOME_HOST,
+                                   .activations = OT_HOME_HOST,
+                                   .slots = 2,
+                                   .delay_seed = seed,
+                                   .change = choose_groups,
+                                   .context = &seed};
+            snprintf(what, sizeof what, "variant %d, seed %d, %d stages", variant, (int)seed, w.ranks);
+            tiny_train_ranks(&run, &w, &got);
+            tiny_same(&want, &got, what);
+            tiny_result_free(&got);
+        }
+        tiny_result_free(&want);
+    }
+}
+
 static void what_has_no_groups_is_refused(void **state) {
     (void)state;
     struct tiny_run run;
@@ -115,9 +156,6 @@ static void what_has_no_groups_is_refused(void **state) {
     check_fails(ot_plan_finish(chain, &run.plan), OT_E_USAGE, "4 heads of keys cannot be divided into 8");
     run.plan.key_groups = 4;
     check_ok(ot_plan_finish(chain, &run.plan));
-    run.plan.shard = (struct ot_shard){.ranks = 2, .mode = OT_SHARD_STAGES};
-    check_fails(ot_plan_finish(chain, &run.plan), OT_E_USAGE, "without stages");
-    run.plan.shard = (struct ot_shard){0};
     run.plan.sections = 0;
     check_fails(ot_plan_finish(chain, &run.plan), OT_E_USAGE, "rows in sections alone");
     ot_model_close(model);
@@ -137,6 +175,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(are_equal_in_every_placement),
         cmocka_unit_test(short_sequences_have_the_same_bits),
+        cmocka_unit_test(are_equal_in_stages),
         cmocka_unit_test(what_has_no_groups_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -107,9 +107,6 @@ static void who_has_no_groups_is_refused(void **state) {
     check_ok(ot_plan_make(&other, &plan));
     assert_true(ot_plan_key_groups(&plan) > 1);
     ot_plan_free(&plan);
-    other = rq;
-    other.shard = (struct ot_shard){.ranks = 2, .mode = OT_SHARD_STAGES};
-    check_fails(ot_plan_make(&other, &plan), OT_E_BUDGET, "gpu");
     f.chain.key_heads = OT_KEY_SLOTS;
     check_fails(ot_plan_make(&rq, &plan), OT_E_BUDGET, "gpu");
     f.chain.key_heads = HEADS;
