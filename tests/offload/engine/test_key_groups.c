@@ -11,6 +11,9 @@
 
 enum { KV_HEADS = 4 };
 
+/* Adapters on all maps: a layer has a trained and a frozen slab. */
+static const struct ot_lora adapters = {.all = {2, 4}, .dropout = 0.1f};
+
 static void groups_defaults(struct tiny_run *run, int sections, enum ot_dtype dtype) {
     tiny_defaults(run, 3, false, dtype);
     run->config.n_heads = 2 * KV_HEADS;
@@ -38,6 +41,7 @@ static void are_equal_in_every_placement(void **state) {
         char what[80];
         groups_defaults(&run, variant % 2 ? 2 : 5, variant / 2 ? OT_BF16 : OT_F32);
         run.config.qk_norm = variant == 1 ? OT_QK_NORM_HEADS : OT_QK_NORM_NONE;
+        run.lora = variant == 2 ? &adapters : NULL;
         train_resident(&run, &one);
         for (int groups = 2; groups <= KV_HEADS; groups *= 2) {
             run.key_groups = groups;
