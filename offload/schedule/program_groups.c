@@ -4,7 +4,7 @@
  *     forward     BEGIN | KEYS_IN, ATTEND, KEYS_OUT of each group | END
  *     keys        BEGIN | ATTEND, KEYS_OUT of each group
  *     backward    BEGIN | KEYS_IN, ATTEND of each group | MIDDLE |
- *                 KEYS_IN of keys and of sums, SLOPES, KEYS_OUT of each group | END
+ *                 KEYS_IN of keys and of sums, ATTEND_BACK, KEYS_OUT of each group | END
  *
  * A slot is free again when attention has used it, and its rows are on their way out. The next group takes
  * the other slot, so its copy runs beside attention. */
@@ -238,7 +238,7 @@ static void attend_backward(struct ot_program *p, struct phases *all, const stru
     bring_keys(p, all, group, slot, newest);
     if (!last)
         bring(p, all, group, slot, layout->row_sums_home, layout->row_sums, sums, sums);
-    struct ot_task *task = add_group_phase(p, all, OT_PHASE_SLOPES, group, slot);
+    struct ot_task *task = add_group_phase(p, all, OT_PHASE_ATTEND_BACK, group, slot);
     ot_program_update(p, task, layout->row_sums, last ? (struct ot_tag){0} : sums, more);
     ot_program_narrow(task, slot, 1);
     change(p, task, all, given);

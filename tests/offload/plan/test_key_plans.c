@@ -174,7 +174,7 @@ static void sum_up(const struct ot_chain *chain, const struct ot_costs *costs, i
     for (int i = 0; i < schedule.n_tasks; i++) {
         const struct ot_task *task = &schedule.tasks[i];
         struct ot_task_cost cost = ot_costs_of_task(costs, chain, &out->plan, &layout, task), *to[2];
-        bool attends = task->phase == OT_PHASE_ATTEND || task->phase == OT_PHASE_SLOPES;
+        bool attends = task->phase == OT_PHASE_ATTEND || task->phase == OT_PHASE_ATTEND_BACK;
         if (task->block != 2)
             continue;
         to[0] = &out->of[task->kind];
