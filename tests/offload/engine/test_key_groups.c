@@ -106,6 +106,33 @@ static void short_sequences_have_the_same_bits(void **state) {
     }
 }
 
+/* A plan without training has no sums. */
+static void evaluation_alone_has_the_same_bits(void **state) {
+    (void)state;
+    float losses[2][TINY_SEQUENCE];
+    for (int groups = 0; groups < 2; groups++) {
+        struct tiny_run run;
+        struct tiny_engine tiny;
+        struct tiny_batch *batch = malloc(sizeof *batch);
+        assert_non_null(batch);
+        groups_defaults(&run, 3, OT_BF16);
+        run.key_groups = groups ? KV_HEADS : 1;
+        tiny_plan(&run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 2);
+        run.plan.train = false;
+        for (int s = 0; s < run.plan.n_slabs; s++)
+            memset(run.plan.slabs[s].tiles, 0, sizeof run.plan.slabs[s].tiles);
+        tiny_finish(&run);
+        tiny_open(&run, &tiny);
+        tiny_fill_batch(batch, run.config.vocab, 0, 1, 1);
+        check_ok(ot_engine_eval(tiny.engine, &batch->micro[0], losses[groups]));
+        tiny_close(&tiny);
+        ot_plan_free(&run.plan);
+        free(batch);
+    }
+    assert_true(losses[0][TINY_SEQUENCE - 2] > 0);
+    assert_memory_equal(losses[0], losses[1], sizeof losses[0]);
+}
+
 static void choose_groups(struct tiny_run *run, int rank, void *context) {
     const uint64_t *seed = context;
     tiny_random_stage(run, rank, context);
@@ -179,6 +206,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(are_equal_in_every_placement),
         cmocka_unit_test(short_sequences_have_the_same_bits),
+        cmocka_unit_test(evaluation_alone_has_the_same_bits),
         cmocka_unit_test(are_equal_in_stages),
         cmocka_unit_test(what_has_no_groups_is_refused),
     };
