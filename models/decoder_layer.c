@@ -131,14 +131,14 @@ static void backward(const struct ot_model *model, int block, const struct ot_bl
         attend(&all, all.kept);
     for (int64_t at = 0; at < all.n && ot_layer_does(run, OT_PHASE_MIDDLE); at += model->chunk_tokens)
         begin_chunk(&all, at);
-    if (ot_layer_does(run, OT_PHASE_SLOPES)) {
-        if (run->phase == OT_PHASE_SLOPES) /* attention may have left the keys of other groups there */
+    if (ot_layer_does(run, OT_PHASE_ATTEND_BACK)) {
+        if (run->phase == OT_PHASE_ATTEND_BACK) /* attention may have left the keys of other groups there */
             ot_layer_hand_on_keys(&all);
-        ot_layer_attend_slopes(&all);
+        ot_layer_heads_backward(&all);
     }
     if (!ot_layer_does(run, OT_PHASE_END))
         return;
-    ot_layer_finish_slopes(&all);
+    ot_layer_qk_backward(&all);
     for (int64_t at = 0; at < all.n; at += model->chunk_tokens) {
         const struct ot_layer_call chunk = ot_layer_chunk(&all, at);
         ot_layer_qkv_backward(&chunk);

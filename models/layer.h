@@ -144,8 +144,8 @@ void ot_layer_attention_backward(const struct ot_layer_call *call);
 void ot_layer_o_backward(const struct ot_layer_call *call);
 void ot_layer_attend_backward(const struct ot_layer_call *all);
 /* attend_backward in two parts: attention, of the heads of the call's group; then norms and rope, of all. */
-void ot_layer_attend_slopes(const struct ot_layer_call *all);
-void ot_layer_finish_slopes(const struct ot_layer_call *all);
+void ot_layer_heads_backward(const struct ot_layer_call *all);
+void ot_layer_qk_backward(const struct ot_layer_call *all);
 void ot_layer_qkv_backward(const struct ot_layer_call *call);
 
 /* OT_DECODER_LAYERS.attend and attend_backward. */

@@ -346,22 +346,22 @@ static void attend_cached(const struct ot_layer_call *call, const void *input) {
 }
 
 /* The gradients of q, k and v that attention reads, of all heads. */
-static struct ot_qkv qkv_slopes(const struct ot_layer_call *call) {
+static struct ot_qkv qkv_grads(const struct ot_layer_call *call) {
     bool norms = call->config->qk_norm != OT_QK_NORM_NONE;
     return packed_qkv(call, call->memory.wide, norms ? call->memory.normed : NULL);
 }
 
-void ot_layer_attend_slopes(const struct ot_layer_call *call) {
+void ot_layer_heads_backward(const struct ot_layer_call *call) {
     const struct ot_layer_memory *memory = &call->memory;
     const struct ot_qkv at = with_keys(call, packed_qkv(call, memory->qkv, memory->qk));
-    const struct ot_qkv grad = of_heads(call, qkv_slopes(call));
+    const struct ot_qkv grad = of_heads(call, qkv_grads(call));
     call->model->layer_kind->attend_backward(call, &at, keys_of(call), &grad);
 }
 
-void ot_layer_finish_slopes(const struct ot_layer_call *call) {
+void ot_layer_qk_backward(const struct ot_layer_call *call) {
     const struct ot_layer_memory *memory = &call->memory;
     bool norms = call->config->qk_norm != OT_QK_NORM_NONE;
-    const struct ot_qkv grad = qkv_slopes(call);
+    const struct ot_qkv grad = qkv_grads(call);
     rope(call, &grad, true);
     if (norms) {
         const struct ot_qkv raw = packed_qkv(call, memory->qkv, NULL),
@@ -372,8 +372,8 @@ void ot_layer_finish_slopes(const struct ot_layer_call *call) {
 }
 
 void ot_layer_attend_backward(const struct ot_layer_call *call) {
-    ot_layer_attend_slopes(call);
-    ot_layer_finish_slopes(call);
+    ot_layer_heads_backward(call);
+    ot_layer_qk_backward(call);
 }
 
 /* ---- the branch: forward ---- */

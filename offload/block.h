@@ -51,10 +51,10 @@
  * (ot_phase), and then run.row has the keys and values of one GROUP of heads at a time. BEGIN computes q, k
  * and v of the section; ATTEND, once for each group, adds the section's keys of the group to run.row, and
  * computes attention of the query heads that use them; END finishes the block. Backward has two passes over
- * the groups, ATTEND and SLOPES, with MIDDLE between them. From BEGIN to END the engine preserves `work`,
- * `scratch` and `saved`. The engine keeps the keys of the other groups elsewhere, and the sums of their
- * gradients. The bits of every result are the same for any number of groups, because each head has the same
- * ops with the same order of sums.
+ * the groups, ATTEND and ATTEND_BACK, with MIDDLE between them. From BEGIN to END the engine preserves
+ * `work`, `scratch` and `saved`. The engine keeps the keys of the other groups elsewhere, and the sums of
+ * their gradients. The bits of every result are the same for any number of groups, because each head has the
+ * same ops with the same order of sums.
  *
  * COMPARISONS. An objective may compare rows, of pairs too (ot_chain.compares; kernels/ops_compare.h). Then
  * the last block runs forward in training as well: it writes the losses of the tokens. The engine computes
@@ -186,14 +186,14 @@ struct ot_run_row {
 
 /* The phases of a section in KEY GROUPS. forward: BEGIN, ATTEND of each group, END. keys: BEGIN, ATTEND of
  * each group, which adds keys alone. backward: BEGIN, ATTEND of each group unless `saved` has the result of
- * attention, MIDDLE, SLOPES of each group, END. */
+ * attention, MIDDLE, ATTEND_BACK of each group, END. */
 enum ot_phase {
     OT_PHASE_WHOLE,  /* all of them in one call: run.row has all keys */
     OT_PHASE_BEGIN,  /* reads x; up to q, k and v. backward: also clears `grads`, if the call is `first` */
     OT_PHASE_ATTEND, /* reads and writes run.row.k and v */
     OT_PHASE_MIDDLE, /* backward, from y's gradient to that of attention's result; reads x */
-    OT_PHASE_SLOPES, /* backward of attention; like ATTEND, and reads and writes dk and dv */
-    OT_PHASE_END     /* reads x; forward: writes y; backward: writes x's gradient */
+    OT_PHASE_ATTEND_BACK, /* backward of attention; like ATTEND, and reads and writes dk and dv */
+    OT_PHASE_END          /* reads x; forward: writes y; backward: writes x's gradient */
 };
 
 enum ot_pass {

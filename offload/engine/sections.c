@@ -41,7 +41,7 @@ void ot_engine_clear_key_sums(const struct ot_engine *en, const struct ot_task *
     size_t bytes = group_bytes(en, sizeof(float));
     char *sums = (char *)ot_engine_at(en, en->layout.row_sums) + (size_t)task->key_slot * bytes;
     if (task->kind == OT_TASK_KEYS ? task->phase == OT_PHASE_WHOLE && section == 0
-                                   : task->phase == OT_PHASE_SLOPES && section == sections - 1)
+                                   : task->phase == OT_PHASE_ATTEND_BACK && section == sections - 1)
         ot_lane_fill(lane, sums, 0, bytes);
 }
 

@@ -98,11 +98,10 @@ static int check_key_groups(const struct ot_chain *chain, const struct ot_plan *
                 : "plan: this model's keys (%lld heads) cannot come in %d groups: rows of pairs and "
                   "dropout of attention need all heads",
             (long long)chain->key_heads, groups);
-    if (ot_plan_sections(plan) == 1 || ot_plan_has_stages(plan) ||
-        (plan->fetch_used && ot_chain_most_parts(chain) > 0))
+    if (ot_plan_sections(plan) == 1 || (plan->fetch_used && ot_chain_most_parts(chain) > 0))
         return ot_fail(OT_E_USAGE,
-                       "plan: keys come in groups for rows in sections alone, without stages, and "
-                       "not between the halves of a block that fetches used parts");
+                       "plan: keys come in groups for rows in sections alone, and not between the "
+                       "halves of a block that fetches used parts");
     if (groups > ot_chain_most_key_groups(chain, plan->max_micro))
         return ot_fail(
             OT_E_USAGE,

@@ -73,7 +73,6 @@ static bool may_group(const struct ot_plan_request *rq, const struct ot_plan *re
     bool is_short = rq->is_trial || (missing(&refused->shortage) != SIZE_MAX &&
                                      missing(&refused->shortage) > rq->budget_bytes[OT_TIER_GPU]);
     return is_short && rq->key_groups == 0 && rq->chain->key_heads > OT_KEY_SLOTS &&
-           rq->shard.mode != OT_SHARD_STAGES &&
            !(ot_plan_fetches_used(rq) && ot_chain_most_parts(rq->chain) > 0);
 }
 

@@ -145,8 +145,8 @@ static void add_activations(const struct ot_chain *chain, const struct ot_plan *
 }
 
 /* Adds the copies of key groups (slabs.h). The keys of section s come s times its size: in forward, before
- * SLOPES, and again before attention that is computed again. Sums come for all sections but the last, with
- * the rows of the section itself, and go for all but the first. Keys go in forward and in KEYS. */
+ * ATTEND_BACK, and again before attention that is computed again. Sums come for all sections but the last,
+ * with the rows of the section itself, and go for all but the first. Keys go in forward and in KEYS. */
 static void add_keys(const struct ot_chain *chain, const struct ot_plan *plan, struct work *work) {
     double sections = ot_plan_sections(plan), earlier = sections * (sections - 1) / 2;
     double section = 2.0 * (double)(plan->micro_tokens * chain->kv_elems); /* elements */

@@ -96,7 +96,7 @@ static void add_phase(const struct ot_cost_context *c, const struct ot_task *tas
     struct ot_task_cost all = {0};
     int64_t section = task->micro % ot_plan_sections(c->plan);
     double rate = ot_costs_attention_rate(&c->costs->rates, c->chain, kind);
-    enum ot_phase attends = kind == OT_WORK_BACKWARD ? OT_PHASE_SLOPES : OT_PHASE_ATTEND;
+    enum ot_phase attends = kind == OT_WORK_BACKWARD ? OT_PHASE_ATTEND_BACK : OT_PHASE_ATTEND;
     add_work(c, task, kind, &all);
     double flops = attention_up_to(c, task, kind, section + 1) - attention_up_to(c, task, kind, section);
     double seconds = rate > 0 ? fmin(flops / rate, all.seconds) : 0;

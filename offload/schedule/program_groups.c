@@ -4,7 +4,7 @@
  *     forward     BEGIN | KEYS_IN, ATTEND, KEYS_OUT of each group | END
  *     keys        BEGIN | ATTEND, KEYS_OUT of each group
  *     backward    BEGIN | KEYS_IN, ATTEND of each group | MIDDLE |
- *                 KEYS_IN of keys and of sums, SLOPES, KEYS_OUT of each group | END
+ *                 KEYS_IN of keys and of sums, ATTEND_BACK, KEYS_OUT of each group | END
  *
  * A slot is free again when attention has used it, and its rows are on their way out. The next group takes
  * the other slot, so its copy runs beside attention. */
@@ -165,7 +165,9 @@ void ot_program_forward_groups(struct ot_program *p, int block, int micro) {
             read_x(p, task, x);
         }
         if (ends) {
-            task->y = ot_program_place_boundary(p, block, micro);
+            task->y = ot_boundary_is_own(p->chain, p->plan, block)
+                          ? ot_program_place_boundary(p, block, micro)
+                          : ot_program_stage_buffer(p, block, micro);
             ot_program_write(p, task, task->y, ot_tag(OT_CONTENT_BOUNDARY, block, micro, 0));
         }
         if (saved != OT_NO_BUFFER) {
@@ -236,7 +238,7 @@ static void attend_backward(struct ot_program *p, struct phases *all, const stru
     bring_keys(p, all, group, slot, newest);
     if (!last)
         bring(p, all, group, slot, layout->row_sums_home, layout->row_sums, sums, sums);
-    struct ot_task *task = add_group_phase(p, all, OT_PHASE_SLOPES, group, slot);
+    struct ot_task *task = add_group_phase(p, all, OT_PHASE_ATTEND_BACK, group, slot);
     ot_program_update(p, task, layout->row_sums, last ? (struct ot_tag){0} : sums, more);
     ot_program_narrow(task, slot, 1);
     change(p, task, all, given);

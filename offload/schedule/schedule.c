@@ -36,7 +36,7 @@ const char *ot_task_describe(const struct ot_task *task, const struct ot_chain *
     if (part >= 0 && n > 0 && (size_t)n < bytes)
         n += snprintf(text + n, bytes - (size_t)n, " #%d", part);
     bool moves_keys = task->kind == OT_TASK_KEYS_IN || task->kind == OT_TASK_KEYS_OUT;
-    bool has_group = moves_keys || task->phase == OT_PHASE_ATTEND || task->phase == OT_PHASE_SLOPES;
+    bool has_group = moves_keys || task->phase == OT_PHASE_ATTEND || task->phase == OT_PHASE_ATTEND_BACK;
     if (task->phase != OT_PHASE_WHOLE && n > 0 && (size_t)n < bytes)
         n += snprintf(text + n, bytes - (size_t)n, " %s", phases[task->phase]);
     if (has_group && n > 0 && (size_t)n < bytes)

@@ -108,7 +108,7 @@ static void call(const struct sections *s, int block, const struct ot_block_run 
         return;
     }
     for (int i = 0; i < n_phases; i++) {
-        bool by_group = phases[i] == OT_PHASE_ATTEND || phases[i] == OT_PHASE_SLOPES;
+        bool by_group = phases[i] == OT_PHASE_ATTEND || phases[i] == OT_PHASE_ATTEND_BACK;
         for (int g = 0; g < (by_group ? s->groups : 1); g++) {
             struct ot_block_run part = phase_run(s, run, phases[i], g);
             function(chain->context, block, &part);
@@ -127,8 +127,8 @@ static void forward_section(const struct sections *s, int block, enum ot_pass pa
 
 /* Attention that is kept is not computed again: ATTEND then does nothing but add keys. */
 static void backward_section(const struct sections *s, int block, int64_t section, bool first) {
-    static const enum ot_phase phases[] = {OT_PHASE_BEGIN, OT_PHASE_ATTEND, OT_PHASE_MIDDLE, OT_PHASE_SLOPES,
-                                           OT_PHASE_END};
+    static const enum ot_phase phases[] = {OT_PHASE_BEGIN, OT_PHASE_ATTEND, OT_PHASE_MIDDLE,
+                                           OT_PHASE_ATTEND_BACK, OT_PHASE_END};
     struct runner *r = s->runner;
     struct ot_block_run run = section_run(s, block, OT_PASS_TRAIN, section);
     memcpy(run.grads, r->grads[block], sizeof run.grads);

@@ -5,10 +5,14 @@
 #include <string.h>
 
 #include "offload/plan/slabs.h"
+#include "tests/offload/tiny_ranks.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 
 enum { KV_HEADS = 4 };
+
+/* Adapters on all maps: a layer has a trained and a frozen slab. */
+static const struct ot_lora adapters = {.all = {2, 4}, .dropout = 0.1f};
 
 static void groups_defaults(struct tiny_run *run, int sections, enum ot_dtype dtype) {
     tiny_defaults(run, 3, false, dtype);
@@ -37,6 +41,7 @@ static void are_equal_in_every_placement(void **state) {
         char what[80];
         groups_defaults(&run, variant % 2 ? 2 : 5, variant / 2 ? OT_BF16 : OT_F32);
         run.config.qk_norm = variant == 1 ? OT_QK_NORM_HEADS : OT_QK_NORM_NONE;
+        run.lora = variant == 2 ? &adapters : NULL;
         train_resident(&run, &one);
         for (int groups = 2; groups <= KV_HEADS; groups *= 2) {
             run.key_groups = groups;
@@ -101,6 +106,73 @@ static void short_sequences_have_the_same_bits(void **state) {
     }
 }
 
+/* A plan without training has no sums. */
+static void evaluation_alone_has_the_same_bits(void **state) {
+    (void)state;
+    float losses[2][TINY_SEQUENCE];
+    for (int groups = 0; groups < 2; groups++) {
+        struct tiny_run run;
+        struct tiny_engine tiny;
+        struct tiny_batch *batch = malloc(sizeof *batch);
+        assert_non_null(batch);
+        groups_defaults(&run, 3, OT_BF16);
+        run.key_groups = groups ? KV_HEADS : 1;
+        tiny_plan(&run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 2);
+        run.plan.train = false;
+        for (int s = 0; s < run.plan.n_slabs; s++)
+            memset(run.plan.slabs[s].tiles, 0, sizeof run.plan.slabs[s].tiles);
+        tiny_finish(&run);
+        tiny_open(&run, &tiny);
+        tiny_fill_batch(batch, run.config.vocab, 0, 1, 1);
+        check_ok(ot_engine_eval(tiny.engine, &batch->micro[0], losses[groups]));
+        tiny_close(&tiny);
+        ot_plan_free(&run.plan);
+        free(batch);
+    }
+    assert_true(losses[0][TINY_SEQUENCE - 2] > 0);
+    assert_memory_equal(losses[0], losses[1], sizeof losses[0]);
+}
+
+static void choose_groups(struct tiny_run *run, int rank, void *context) {
+    const uint64_t *seed = context;
+    tiny_random_stage(run, rank, context);
+    run->plan.key_groups = 1 << (*seed + (uint64_t)rank) % 3;
+    tiny_finish(run);
+}
+
+/* Stages, of which each has its own number of groups, also with rounds in flight. */
+static void are_equal_in_stages(void **state) {
+    (void)state;
+    tiny_needs_cpu();
+    int seeds = tests_are_brief() ? 1 : getenv("OT_TEST_SLOW") ? 20 : 3;
+    for (int variant = 0; variant < 2; variant++) {
+        struct tiny_run run;
+        struct tiny_result want, got;
+        char what[80];
+        groups_defaults(&run, 3, variant ? OT_BF16 : OT_F32);
+        run.config.n_layers = 4;
+        train_resident(&run, &want);
+        for (int i = 0; i < seeds; i++) {
+            uint64_t seed = (uint64_t)(10 * variant + i);
+            struct tiny_world w = {.ranks = 2 + (i + variant) % 3,
+                                   .mode = OT_SHARD_STAGES,
+                                   .in_flight = i % 3,
+                                   .weights = OT_HOME_HOST,
+                                   .state = OT_HOME_HOST,
+                                   .activations = OT_HOME_HOST,
+                                   .slots = 2,
+                                   .delay_seed = seed,
+                                   .change = choose_groups,
+                                   .context = &seed};
+            snprintf(what, sizeof what, "variant %d, seed %d, %d stages", variant, (int)seed, w.ranks);
+            tiny_train_ranks(&run, &w, &got);
+            tiny_same(&want, &got, what);
+            tiny_result_free(&got);
+        }
+        tiny_result_free(&want);
+    }
+}
+
 static void what_has_no_groups_is_refused(void **state) {
     (void)state;
     struct tiny_run run;
@@ -115,9 +187,6 @@ static void what_has_no_groups_is_refused(void **state) {
     check_fails(ot_plan_finish(chain, &run.plan), OT_E_USAGE, "4 heads of keys cannot be divided into 8");
     run.plan.key_groups = 4;
     check_ok(ot_plan_finish(chain, &run.plan));
-    run.plan.shard = (struct ot_shard){.ranks = 2, .mode = OT_SHARD_STAGES};
-    check_fails(ot_plan_finish(chain, &run.plan), OT_E_USAGE, "without stages");
-    run.plan.shard = (struct ot_shard){0};
     run.plan.sections = 0;
     check_fails(ot_plan_finish(chain, &run.plan), OT_E_USAGE, "rows in sections alone");
     ot_model_close(model);
@@ -137,6 +206,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(are_equal_in_every_placement),
         cmocka_unit_test(short_sequences_have_the_same_bits),
+        cmocka_unit_test(evaluation_alone_has_the_same_bits),
+        cmocka_unit_test(are_equal_in_stages),
         cmocka_unit_test(what_has_no_groups_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

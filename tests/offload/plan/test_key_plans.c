@@ -107,9 +107,6 @@ static void who_has_no_groups_is_refused(void **state) {
     check_ok(ot_plan_make(&other, &plan));
     assert_true(ot_plan_key_groups(&plan) > 1);
     ot_plan_free(&plan);
-    other = rq;
-    other.shard = (struct ot_shard){.ranks = 2, .mode = OT_SHARD_STAGES};
-    check_fails(ot_plan_make(&other, &plan), OT_E_BUDGET, "gpu");
     f.chain.key_heads = OT_KEY_SLOTS;
     check_fails(ot_plan_make(&rq, &plan), OT_E_BUDGET, "gpu");
     f.chain.key_heads = HEADS;
@@ -177,7 +174,7 @@ static void sum_up(const struct ot_chain *chain, const struct ot_costs *costs, i
     for (int i = 0; i < schedule.n_tasks; i++) {
         const struct ot_task *task = &schedule.tasks[i];
         struct ot_task_cost cost = ot_costs_of_task(costs, chain, &out->plan, &layout, task), *to[2];
-        bool attends = task->phase == OT_PHASE_ATTEND || task->phase == OT_PHASE_SLOPES;
+        bool attends = task->phase == OT_PHASE_ATTEND || task->phase == OT_PHASE_ATTEND_BACK;
         if (task->block != 2)
             continue;
         to[0] = &out->of[task->kind];

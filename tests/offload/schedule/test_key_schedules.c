@@ -114,7 +114,7 @@ static void copies_go_beside_attention(void **state) {
     assert_int_equal(ot_plan_key_groups(&m.run.plan), GROUPS);
     for (int t = 0; t < m.schedule.n_tasks; t++) {
         const struct ot_task *task = &m.schedule.tasks[t];
-        bool attend = task->phase == OT_PHASE_ATTEND || task->phase == OT_PHASE_SLOPES;
+        bool attend = task->phase == OT_PHASE_ATTEND || task->phase == OT_PHASE_ATTEND_BACK;
         n[task->kind] += is_of_section(task);
         attends += attend;
         if (task->kind == OT_TASK_KEYS_IN && task->group > 0) {
@@ -141,7 +141,7 @@ static void phases_are_described(void **state) {
         const char *text;
     } cases[] = {{OT_TASK_FORWARD, OT_PHASE_BEGIN, "forward layer.0 #5 begin"},
                  {OT_TASK_FORWARD, OT_PHASE_ATTEND, "forward layer.0 #5 attention of group 3"},
-                 {OT_TASK_BACKWARD, OT_PHASE_SLOPES, "backward layer.0 #5 attention of group 3"},
+                 {OT_TASK_BACKWARD, OT_PHASE_ATTEND_BACK, "backward layer.0 #5 attention of group 3"},
                  {OT_TASK_BACKWARD, OT_PHASE_MIDDLE, "backward layer.0 #5 middle"},
                  {OT_TASK_KEYS_IN, OT_PHASE_WHOLE, "keys in layer.0 #5 of group 3"},
                  {OT_TASK_KEYS_OUT, OT_PHASE_WHOLE, "keys out layer.0 #5 of group 3"},
