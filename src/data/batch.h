@@ -56,7 +56,7 @@ int64_t ot_batcher_max_micro(const struct ot_batcher *batcher); /* in a full ste
 size_t ot_batcher_bytes(const struct ot_batcher *batcher);
 
 /* The next step. After the last step of an epoch comes the first step of the next epoch, without end. Errors:
- * OT_E_INPUT (the cache of rows is damaged). */
+ * OT_E_INPUT (the cache of rows is damaged), and those of ot_packing_set_epoch. */
 int ot_batcher_next(struct ot_batcher *batcher, struct ot_step_batch *out);
 
 struct ot_data_position ot_batcher_position(const struct ot_batcher *batcher);
