@@ -121,6 +121,17 @@ void ot_grow_map_expect_random(const struct ot_grow_map *map) {
         (void)madvise(map->data, map->capacity, MADV_RANDOM);
 }
 
+void ot_grow_map_expect_order(const struct ot_grow_map *map) {
+    if (map->is_file && map->capacity > 0)
+        (void)madvise(map->data, map->capacity, MADV_NORMAL);
+}
+
+void ot_grow_map_read_ahead(const struct ot_grow_map *map, size_t at, size_t bytes) {
+    at = at / PAGE * PAGE;
+    if (map->is_file && at < map->bytes)
+        (void)madvise(map->data + at, ot_min(bytes, map->bytes - at), MADV_WILLNEED);
+}
+
 size_t ot_grow_map_memory(const struct ot_grow_map *map) {
     return map->is_file ? 0 : map->bytes;
 }

@@ -33,6 +33,10 @@ int ot_grow_map_flush(struct ot_grow_map *map);
 /* Tells the kernel that later reads are in no order. With a file, a read then brings its own pages alone;
  * else it brings up to megabytes around them. */
 void ot_grow_map_expect_random(const struct ot_grow_map *map);
+/* The same: they are in order again. */
+void ot_grow_map_expect_order(const struct ot_grow_map *map);
+/* Starts to read these bytes from the disk, as many of them as the map has. */
+void ot_grow_map_read_ahead(const struct ot_grow_map *map, size_t at, size_t bytes);
 /* Bytes of memory that only this process can give back; 0 with a file. */
 size_t ot_grow_map_memory(const struct ot_grow_map *map);
 void ot_grow_map_close(struct ot_grow_map *map); /* and sets it to zero */

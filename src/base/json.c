@@ -18,30 +18,57 @@
 
 /* ---- parsing ---- */
 
-static int parse(const char *text, size_t bytes, const char *where, bool is_row, struct ot_json **out) {
+static int no_memory(const char *where) {
+    return ot_fail(OT_E_BUDGET, "%s: no memory to parse it", where);
+}
+
+/* Parses a document into the empty arena of the reader. */
+static int read_document(struct ot_json_reader *reader, const char *text, size_t bytes, const char *where,
+                         bool is_row, struct ot_json **out) {
     *out = NULL;
     if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* RFC 8259 allows ignoring a byte order mark */
         text += 3;
         bytes -= 3;
     }
-    struct ot_arena *arena = NULL;
+    if (!reader->arena && ot_arena_open(&reader->arena) < 0)
+        return no_memory(where);
+    return ot_json_parse_document(text, bytes, where, is_row, reader, out);
+}
+
+static int parse(const char *text, size_t bytes, const char *where, bool is_row, struct ot_json **out) {
+    struct ot_json_reader reader = {0};
     struct ot_json_document *document = NULL;
-    struct ot_json *root = NULL;
-    int rc;
-    OT_TRY_GOTO(ot_arena_open(&arena), rc, out);
-    OT_TRY_GOTO(ot_json_parse_document(text, bytes, where, is_row, arena, &root), rc, out);
-    document = root ? ot_arena_alloc(arena, 1, sizeof *document) : NULL;
-    if (document)
-        *document = (struct ot_json_document){*root, arena};
-    else if (root)
-        rc = -OT_E_BUDGET;
-out:
-    if (!document) {
-        ot_arena_close(arena);
-        return rc == -OT_E_BUDGET ? ot_fail(OT_E_BUDGET, "%s: no memory to parse it", where) : rc;
+    struct ot_json *root;
+    int rc = read_document(&reader, text, bytes, where, is_row, &root);
+    *out = NULL;
+    if (rc == 0 && root) {
+        document = ot_arena_alloc(reader.arena, 1, sizeof *document);
+        if (!document)
+            rc = no_memory(where);
     }
-    *out = &document->root;
-    return 0;
+    if (document) {
+        *document = (struct ot_json_document){*root, reader.arena};
+        *out = &document->root;
+        reader.arena = NULL; /* the document has it */
+    }
+    ot_json_reader_free(&reader);
+    return rc;
+}
+
+int ot_json_read_row(struct ot_json_reader *reader, const char *text, size_t bytes, const char *where,
+                     struct ot_json **out) {
+    if (reader->arena)
+        ot_arena_clear(reader->arena);
+    int rc = read_document(reader, text, bytes, where, true, out);
+    if (rc < 0)
+        *out = NULL;
+    return rc;
+}
+
+void ot_json_reader_free(struct ot_json_reader *reader) {
+    ot_arena_close(reader->arena);
+    free(reader->open);
+    *reader = (struct ot_json_reader){0};
 }
 
 int ot_json_parse(const char *text, size_t bytes, const char *where, struct ot_json **out) {
@@ -87,7 +114,6 @@ static int compare_key(const void *key, const void *member) {
     return strcmp(key, (*(const struct ot_json_member *const *)member)->key);
 }
 
-/* Rows have few keys, and are asked for many that they lack: mostly the first byte tells them apart. */
 static struct ot_json *get_of_few(const struct ot_json *object, const char *key) {
     for (size_t i = 0; i < object->object.n; i++) {
         const struct ot_json_member *member = &object->object.members[i];
@@ -99,7 +125,7 @@ static struct ot_json *get_of_few(const struct ot_json *object, const char *key)
 
 struct ot_json *ot_json_get(const struct ot_json *object, const char *key) {
     enum { FEW = 8 };
-    if (ot_json_type(object) != OT_JSON_OBJECT)
+    if (ot_json_type(object) != OT_JSON_OBJECT || !(object->object.key_bits & ot_json_key_bit(key)))
         return NULL;
     if (object->object.n <= FEW)
         return get_of_few(object, key);

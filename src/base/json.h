@@ -16,6 +16,7 @@
 #include "src/base/text.h"
 
 struct ot_json;
+struct ot_arena;
 
 enum ot_json_type {
     OT_JSON_NULL,
@@ -32,6 +33,17 @@ int ot_json_parse(const char *text, size_t bytes, const char *where, struct ot_j
 /* As ot_json_parse, for a row as Python writes it: NaN, Infinity and -Infinity are reals, and a string with
  * half of a surrogate pair is marked (ot_json_is_torn). In a key such a half is an error. */
 int ot_json_parse_row(const char *text, size_t bytes, const char *where, struct ot_json **out);
+/* The memory in which one row after the other is parsed. Set to zero before the first use. One thread at a
+ * time. */
+struct ot_json_reader {
+    struct ot_arena *arena;
+    struct ot_json_member *open; /* of the containers that are not closed yet */
+    size_t open_capacity;
+};
+/* As ot_json_parse_row; *out belongs to the reader, and is valid until its next row. */
+int ot_json_read_row(struct ot_json_reader *reader, const char *text, size_t bytes, const char *where,
+                     struct ot_json **out);
+void ot_json_reader_free(struct ot_json_reader *reader);
 /* True if the value is a string in which U+FFFD replaces half of a surrogate pair, in a row. */
 bool ot_json_is_torn(const struct ot_json *value);
 /* Errors: OT_E_IO (cannot read), OT_E_INPUT (not JSON, or more than max_bytes), OT_E_BUDGET. */

@@ -14,12 +14,12 @@ struct parser {
     size_t bytes, at;
     const char *where; /* for errors */
     int depth;
-    bool is_row;  /* NaN and Infinity are numbers, and torn strings are marked */
-    bool is_torn; /* the last string has half of a surrogate pair */
-    struct ot_arena *arena;
-    /* Members and items of the containers that are still open, the innermost last. */
-    struct ot_json_member *open;
-    size_t n_open, capacity;
+    bool is_row;            /* NaN and Infinity are numbers, and torn strings are marked */
+    bool is_torn;           /* the last string has half of a surrogate pair */
+    bool is_escaped;        /* it has escapes */
+    struct ot_arena *arena; /* of the reader */
+    struct ot_json_reader *reader;
+    size_t n_open; /* members and items of the containers that are still open, the innermost last */
 };
 
 static int parse_value(struct parser *p, struct ot_json **out);
@@ -112,6 +112,7 @@ static bool is_single_byte_text(const struct parser *p) {
 
 static int scan_string(struct parser *p, bool is_key) {
     size_t start = ++p->at; /* past the quote */
+    p->is_escaped = false;
     for (;;) {
         p->at += ot_json_plain_bytes((const char *)p->text + p->at, p->bytes - p->at);
         int c = peek(p);
@@ -121,6 +122,7 @@ static int scan_string(struct parser *p, bool is_key) {
             break;
         if (c == '\\') {
             OT_TRY(scan_escape(p, is_key));
+            p->is_escaped = true;
             continue;
         }
         size_t length = ot_utf8_character((const char *)p->text + p->at, p->bytes - p->at);
@@ -169,7 +171,7 @@ static int parse_string(struct parser *p, bool is_key, const char **out, size_t 
     *out = to;
     p->is_torn = false;
     while (at < end) {
-        const unsigned char *escape = memchr(p->text + at, '\\', end - at);
+        const unsigned char *escape = p->is_escaped ? memchr(p->text + at, '\\', end - at) : NULL;
         size_t plain = escape ? (size_t)(escape - p->text) - at : end - at;
         memcpy(to, p->text + at, plain);
         to += plain;
@@ -246,9 +248,10 @@ static int parse_number(struct parser *p, struct ot_json **out) {
 /* ---- containers ---- */
 
 static int keep_open(struct parser *p, const char *key, struct ot_json *value) {
-    if (!ot_try_grow(&p->open, &p->capacity, p->n_open + 1, sizeof *p->open))
+    struct ot_json_reader *r = p->reader;
+    if (!ot_try_grow(&r->open, &r->open_capacity, p->n_open + 1, sizeof *r->open))
         return no_memory(p);
-    p->open[p->n_open++] = (struct ot_json_member){key, value};
+    r->open[p->n_open++] = (struct ot_json_member){key, value};
     return 0;
 }
 
@@ -259,14 +262,13 @@ static int close_array(struct parser *p, size_t first, struct ot_json **out) {
     if (!items)
         return no_memory(p);
     for (size_t i = 0; i < n; i++)
-        items[i] = p->open[first + i].value;
+        items[i] = p->reader->open[first + i].value;
     (*out)->array.items = items;
     (*out)->array.n = n;
     p->n_open = first;
     return 0;
 }
 
-/* Sorts by key; equal keys stay in file order. */
 static int compare_members(const void *a, const void *b) {
     const struct ot_json_member *x = *(const struct ot_json_member *const *)a,
                                 *y = *(const struct ot_json_member *const *)b;
@@ -274,10 +276,21 @@ static int compare_members(const void *a, const void *b) {
     return order ? order : (x > y) - (x < y);
 }
 
+/* Sorts by key; equal keys stay in file order. Few members, as those of rows, need no call of qsort. */
 static void sort_members(struct ot_json *object) {
-    for (size_t i = 0; i < object->object.n; i++)
-        object->object.sorted[i] = &object->object.members[i];
-    qsort(object->object.sorted, object->object.n, sizeof *object->object.sorted, compare_members);
+    enum { FEW = 8 };
+    const struct ot_json_member **sorted = object->object.sorted, *members = object->object.members;
+    const size_t n = object->object.n;
+    object->object.key_bits = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t at = i;
+        for (; n <= FEW && at > 0 && strcmp(sorted[at - 1]->key, members[i].key) > 0; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = &members[i];
+        object->object.key_bits |= ot_json_key_bit(members[i].key);
+    }
+    if (n > FEW)
+        qsort(sorted, n, sizeof *sorted, compare_members);
 }
 
 /* Removes members without a key. */
@@ -321,7 +334,7 @@ static int close_object(struct parser *p, size_t first, struct ot_json **out) {
     if (!(*out)->object.members || !(*out)->object.sorted)
         return no_memory(p);
     if (n > 0)
-        memcpy((*out)->object.members, p->open + first, n * sizeof *p->open);
+        memcpy((*out)->object.members, p->reader->open + first, n * sizeof *p->reader->open);
     (*out)->object.n = n;
     sort_members(*out);
     join_repeated(*out);
@@ -447,16 +460,16 @@ static int parse_value(struct parser *p, struct ot_json **out) {
 }
 
 int ot_json_parse_document(const char *text, size_t bytes, const char *where, bool is_row,
-                           struct ot_arena *arena, struct ot_json **out) {
+                           struct ot_json_reader *reader, struct ot_json **out) {
     struct parser p = {.text = (const unsigned char *)text,
                        .bytes = bytes,
                        .where = where,
-                       .arena = arena,
+                       .arena = reader->arena,
+                       .reader = reader,
                        .is_row = is_row};
     int rc = parse_value(&p, out);
     skip_space(&p);
     if (rc == 0 && p.at < p.bytes)
         rc = fault(&p, "text after the end of the document");
-    free(p.open);
     return rc;
 }

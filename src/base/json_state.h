@@ -39,6 +39,7 @@ struct ot_json {
             struct ot_json_member *members;       /* in file order, each key once */
             const struct ot_json_member **sorted; /* by key */
             size_t n;
+            uint64_t key_bits; /* ot_json_key_bit of each key */
         } object;
     };
 };
@@ -47,6 +48,11 @@ struct ot_json_document { /* callers get a pointer to `root` */
     struct ot_json root;
     struct ot_arena *arena;
 };
+
+/* A bit for the first two bytes of a key: rows have few keys, and are asked for many that they lack. */
+static inline uint64_t ot_json_key_bit(const char *key) {
+    return (uint64_t)1 << ((*key ? key[0] + 7 * key[1] : 0) & 63);
+}
 
 /* The number of bytes at the front of a text that stand for themselves in a JSON string: ASCII from the space
  * on, without quotes and backslashes. Looks at eight bytes at a time, because most of a row is such text. */
@@ -68,9 +74,9 @@ static inline size_t ot_json_plain_bytes(const char *text, size_t n) {
 /* Call it after keys have changed: removes members whose key is NULL and sorts the others again. */
 void ot_json_order_members(struct ot_json *object);
 
-/* is_row: as ot_json_parse_row says. *out is NULL if the document is the JSON value null. Errors:
- * OT_E_INPUT, OT_E_BUDGET. */
+/* is_row: as ot_json_parse_row says. The tree is in the reader's arena, which is open. *out is NULL if the
+ * document is the JSON value null. Errors: OT_E_INPUT, OT_E_BUDGET. */
 int ot_json_parse_document(const char *text, size_t bytes, const char *where, bool is_row,
-                           struct ot_arena *arena, struct ot_json **out);
+                           struct ot_json_reader *reader, struct ot_json **out);
 
 #endif

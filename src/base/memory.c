@@ -64,6 +64,23 @@ void ot_arena_close(struct ot_arena *arena) {
     free(arena);
 }
 
+void ot_arena_clear(struct ot_arena *arena) {
+    struct block *first = arena->blocks;
+    if (first && !first->next && first->bytes <= LARGEST_BLOCK_BYTES) {
+        memset(first->data, 0, first->used);
+        first->used = 0;
+        return;
+    }
+    for (struct block *next; first; first = next) {
+        next = first->next;
+        free(first);
+    }
+    /* All pieces fit into such a chunk, and none is large for it. */
+    arena->next_bytes = ot_max(arena->next_bytes, ot_min(8 * arena->total_bytes, LARGEST_BLOCK_BYTES));
+    arena->blocks = NULL;
+    arena->total_bytes = 0;
+}
+
 /* Each chunk is twice as large as the one before, up to a limit, so that few small names need little memory
  * and millions need few calls. An allocation too large for a chunk gets its own, behind the chunk in use, so
  * the rest of that chunk is not lost. */

@@ -38,6 +38,8 @@ struct ot_arena;
 
 int ot_arena_open(struct ot_arena **out);
 void ot_arena_close(struct ot_arena *arena); /* frees everything; NULL is fine */
+/* Ends all pieces, and keeps memory for as many: a next document of this size is one allocation, or none. */
+void ot_arena_clear(struct ot_arena *arena);
 /* Returns NULL after OT_E_BUDGET: out of memory, or count * size overflows. */
 void *ot_arena_alloc(struct ot_arena *arena, size_t count, size_t size);
 char *ot_arena_strdup(struct ot_arena *arena, const char *text, size_t bytes); /* adds the NUL */

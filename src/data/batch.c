@@ -13,7 +13,6 @@ enum { ARRAYS = 4, ARRAYS_OF_PAIRS = 6 }; /* tokens, targets, position, row_star
 struct ot_batcher {
     struct ot_batch_config config;
     struct ot_data_position position;
-    int64_t drawn_epoch;                                  /* epoch of the packing's present order */
     int64_t capacity;                                     /* most tokens of a step */
     int32_t *tokens, *targets, *row_position, *row_start; /* one allocation, at tokens */
     int32_t *input_first, *input_end;                     /* of pairs; in the same */
@@ -86,7 +85,8 @@ int ot_batcher_open(const struct ot_batch_config *config, struct ot_batcher **ou
     if (b->config.step_sequences > sequences) /* a step never crosses the end of an epoch */
         b->config.step_sequences = sequences;
     OT_TRY_GOTO(allocate(b), rc, out);
-    ot_packing_set_epoch(config->packing, 0);
+    OT_TRY_GOTO(ot_batcher_seek(b, config->position), rc, out);
+    OT_TRY_GOTO(ot_packing_set_epoch(config->packing, b->position.epoch), rc, out);
     *out = b;
     b = NULL;
 out:
@@ -220,10 +220,11 @@ static void put_targets(struct ot_batcher *b, uint32_t number, const struct ot_r
     f->trained += row->trained;
 }
 
-/* Compares the rows of the next `sequences` sequences with their checksums. */
+/* Compares the next `sequences` sequences and their rows with their checksums, if they are in a cache. */
 static int check_rows(const struct ot_batcher *b, int64_t sequences) {
     for (int64_t s = 0; s < sequences; s++) {
         int64_t n_rows;
+        OT_TRY(ot_packing_check(b->config.packing, b->position.sequence + s));
         const uint32_t *rows = ot_packing_sequence(b->config.packing, b->position.sequence + s, &n_rows);
         for (int64_t i = 0; i < n_rows; i++)
             OT_TRY(ot_dataset_check_row(b->config.dataset, rows[i]));
@@ -275,15 +276,11 @@ static void put_micro(struct ot_batcher *b, int64_t sequences, int64_t base, str
 
 int ot_batcher_next(struct ot_batcher *b, struct ot_step_batch *out) {
     int64_t total = ot_packing_sequences(b->config.packing);
-    if (b->position.epoch != b->drawn_epoch) {
-        ot_packing_set_epoch(b->config.packing, b->position.epoch);
-        b->drawn_epoch = b->position.epoch;
-    }
+    OT_TRY(ot_packing_set_epoch(b->config.packing, b->position.epoch));
     *out = (struct ot_step_batch){.position = b->position, .input.micro = b->micro};
     int64_t left = total - b->position.sequence;
     left = ot_min(left, b->config.step_sequences);
-    if (ot_dataset_cached_bytes(b->config.dataset) > 0)
-        OT_TRY(check_rows(b, left));
+    OT_TRY(check_rows(b, left));
     for (; left > 0; left -= b->config.micro_sequences) {
         int64_t sequences = ot_min(left, b->config.micro_sequences);
         put_micro(b, sequences, out->tokens, &b->micro[out->input.n_micro++], out);

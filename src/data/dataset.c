@@ -227,17 +227,17 @@ static int append_piece(struct loader *l, const struct item *item, const uint32_
     if (ot_dataset_n_rows(d) == UINT32_MAX)
         return no_memory(l);
     OT_TRY(ot_grow_map_add(l->tokens, tokens, bytes));
-    OT_TRY(ot_grow_map_add(&d->arrays[ROWS], &row, sizeof row));
+    OT_TRY(ot_grow_map_add(&d->arrays.maps[ROWS], &row, sizeof row));
     d->stats.trained_tokens += row.trained;
     d->stats.longest = ot_max(d->stats.longest, (int64_t)n);
     return 0;
 }
 
 static int keep_json(struct loader *l, const char *text, const struct item *item) {
-    struct ot_grow_map *json = &l->dataset->arrays[JSON];
+    struct ot_grow_map *json = &l->dataset->arrays.maps[JSON];
     OT_TRY(ot_grow_map_add(json, text, item->bytes));
     const uint64_t end = json->bytes;
-    return ot_grow_map_add(&l->dataset->arrays[ENDS], &end, sizeof end);
+    return ot_grow_map_add(&l->dataset->arrays.maps[ENDS], &end, sizeof end);
 }
 
 static int append_kept(struct loader *l, int batch, const struct item *item) {
@@ -413,7 +413,7 @@ static struct ot_row own_row(const struct loader *l, size_t row) {
  * entries has the tokens of the own answer until then, and afterwards too. */
 static int append_both_answers(struct loader *l, size_t row, int64_t limit) {
     struct ot_dataset *d = l->dataset;
-    struct ot_grow_map *tokens = &d->arrays[TOKENS];
+    struct ot_grow_map *tokens = &d->arrays.maps[TOKENS];
     const struct ot_row mine = own_row(l, row), other = own_row(l, (row + 1) % ot_dataset_n_rows(d));
     int64_t prompt = ot_row_prompt_tokens(&mine), from = ot_row_prompt_tokens(&other);
     int64_t n = ot_min(other.n - from, limit - prompt);
@@ -495,10 +495,10 @@ static int find_cached(struct loader *l) {
     OT_TRY(ot_dataset_key(l->config, &d->files, d->first_file, d->n_sources, &key, &bytes));
     if (!key)
         return 0;
-    int rc = ot_row_cache_open(&l->config->cache, key, bytes, &d->head, sizeof d->head, d->arrays, &l->cache);
+    int rc = ot_row_cache_open(&l->config->cache, OT_ROW_CACHE_ROWS, key, bytes, &d->head, sizeof d->head,
+                               &d->arrays, &l->cache);
     free(key);
-    d->is_cached = rc > 0 || l->cache;
-    if (d->is_cached)
+    if (rc > 0 || l->cache)
         OT_TRY(ot_string_format(&d->cache_dir, "%s", l->config->cache.dir));
     if (rc > 0) {
         d->stats = d->head.stats;
@@ -512,8 +512,9 @@ static int keep(struct loader *l) {
     const char *name = d->stats.template_name;
     d->head.stats = d->stats;
     d->head.stats.template_name = NULL;
+    d->head.print = ot_dataset_make_fingerprint(d);
     snprintf(d->head.template_name, sizeof d->head.template_name, "%s", name ? name : "");
-    return l->cache ? ot_row_cache_finish(l->cache, &d->head, sizeof d->head, d->arrays) : 0;
+    return l->cache ? ot_row_cache_finish(l->cache, &d->head, sizeof d->head, &d->arrays) : 0;
 }
 
 static int load_all(struct loader *l) {
@@ -534,7 +535,7 @@ static int load_all(struct loader *l) {
         OT_TRY(add_other_answers(l));
     d->stats.files = (int64_t)d->files.n;
     d->stats.pieces = (int64_t)ot_dataset_n_rows(d);
-    d->stats.tokens = (int64_t)(d->arrays[TOKENS].bytes / sizeof(uint32_t));
+    d->stats.tokens = (int64_t)(d->arrays.maps[TOKENS].bytes / sizeof(uint32_t));
     return keep(l);
 }
 
@@ -549,9 +550,11 @@ static int open_sources(const struct ot_dataset_config *config, const char *cons
     struct ot_dataset *d = calloc(1, sizeof *d);
     if (!d)
         return ot_fail(OT_E_BUDGET, "%s: no memory for the data", config->path);
-    struct loader l = {.config = config, .dataset = d, .tokens = &d->arrays[TOKENS]};
+    struct loader l = {.config = config, .dataset = d, .tokens = &d->arrays.maps[TOKENS]};
     d->pairs = config->pairs;
     d->objective = config->objective;
+    d->may_keep = config->cache.may_make;
+    d->keeps_optionally = config->cache.is_optional;
     if (config->objective == OT_OBJECTIVE_KTO)
         l.tokens = &l.own;
     int rc;
@@ -564,7 +567,8 @@ static int open_sources(const struct ot_dataset_config *config, const char *cons
     if (rc < 0)
         goto out;
     rc = 0;
-    ot_grow_map_expect_random(&d->arrays[TOKENS]); /* rows are used in the order of their packing */
+    ot_grow_map_expect_random(&d->arrays.maps[TOKENS]); /* rows are used in the order of their packing */
+    ot_dataset_expect_order(d, false);
     *out = d;
     d = NULL;
 out:

@@ -89,7 +89,7 @@ struct ot_data_fingerprint {
     int64_t rows, tokens, trained_tokens; /* rows: of the file, with the held-out rows */
     uint32_t crc; /* of ids and trained marks, and of the length and document of each piece */
 };
-struct ot_data_fingerprint ot_dataset_fingerprint(const struct ot_dataset *dataset); /* reads no tokens */
+struct ot_data_fingerprint ot_dataset_fingerprint(const struct ot_dataset *dataset);
 
 /* True if each row compares two answers. */
 bool ot_dataset_compares(const struct ot_dataset *dataset);
@@ -101,13 +101,22 @@ struct ot_row ot_dataset_row(const struct ot_dataset *dataset, int64_t row);
 /* The row of the file that a document was made from, as JSON; NULL unless config->keeps_json. Its fields have
  * the names that they have in the file. */
 const char *ot_dataset_json(const struct ot_dataset *dataset, int64_t document, size_t *bytes);
-/* Compares the row's tokens with their checksum, if the dataset is cached. Errors: OT_E_INPUT. */
-int ot_dataset_check_row(const struct ot_dataset *dataset, int64_t row);
+/* The following compare parts of the dataset with their checksums, if it is cached. Errors: OT_E_INPUT. */
+int ot_dataset_check_row(const struct ot_dataset *dataset, int64_t row); /* and its tokens */
+int ot_dataset_check_table(const struct ot_dataset *dataset, int64_t first_row,
+                           int64_t n); /* without tokens */
+int ot_dataset_check_json(const struct ot_dataset *dataset, int64_t document);
+/* Tells the kernel that rows are looked at one after the other, without their tokens. false: at random again,
+ * as at the beginning. */
+void ot_dataset_expect_order(const struct ot_dataset *dataset, bool in_order);
 /* Number of tokens before the row's first trained token: the prompt to generate from. */
 int64_t ot_row_prompt_tokens(const struct ot_row *row);
 size_t ot_dataset_bytes(const struct ot_dataset *dataset);          /* memory held in bytes, for the ledger */
 const char *ot_dataset_cache_dir(const struct ot_dataset *dataset); /* NULL: it has no cache */
 int64_t ot_dataset_cached_bytes(const struct ot_dataset *dataset);  /* of its files; 0: it has no cache */
+/* Where caches of what depends on the dataset are kept: in its own cache, if it has one. Valid as long as the
+ * dataset. */
+struct ot_row_cache_config ot_dataset_keeps(const struct ot_dataset *dataset);
 
 /* --show-sample: shows row `index` (from 0) of the first file as it will be trained on. First its text with
  * the trained tokens marked, by colour and underline if `ansi`, otherwise by [brackets]; then a table of

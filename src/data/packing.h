@@ -10,6 +10,12 @@
  * length goes where, and the order of the sequences. They do not depend on earlier draws, so training can
  * enter any epoch at any sequence.
  *
+ * FILES. With a cache (row_cache.h), both the packing and the order of the present epoch are kept there, so a
+ * later start neither packs nor shuffles: it maps them. They have 12 bytes a row, and 8 bytes a sequence.
+ * While they are made, a file without a name has 4 bytes a row more. The table of rows and all arrays are
+ * read and written from their beginnings to their ends, or in as many places as rows have lengths, or in
+ * blocks (shuffle.h), so memory does not limit the number of rows.
+ *
  * Threads: one at a time.
  */
 #ifndef OT_DATA_PACKING_H
@@ -18,6 +24,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "src/data/row_cache.h"
 
 struct ot_dataset;
 struct ot_packing;
@@ -37,11 +45,13 @@ struct ot_packing_config {
     bool one_row; /* --pack no: each sequence is one row */
     bool shuffle; /* false: every epoch has the same order; with one_row the order of the file */
     uint64_t seed;
-    const char *scratch; /* a directory for files without names that hold the arrays; NULL: memory. Read only
-                          * during open */
+    struct ot_row_cache_config cache; /* where it is kept (ot_dataset_keeps); outlives the packing */
+    const char *key; /* with a cache: a text that lists all that copies and held_out depend on, beside the
+                      * dataset. Read only during open */
 };
 
-/* Errors: OT_E_BUDGET, OT_E_IO (scratch). A dataset without rows gives 0 sequences and no error. */
+/* The packing has no epoch yet. Errors: OT_E_BUDGET, OT_E_IO; OT_E_INPUT (too many rows; a damaged cache). A
+ * dataset without rows gives 0 sequences and no error. */
 int ot_packing_open(const struct ot_packing_config *config, struct ot_packing **out);
 void ot_packing_close(struct ot_packing *packing); /* NULL is fine */
 
@@ -50,10 +60,13 @@ int64_t ot_packing_rows(const struct ot_packing *packing);
 int64_t ot_packing_tokens(const struct ot_packing *packing);         /* per epoch */
 int64_t ot_packing_trained_tokens(const struct ot_packing *packing); /* per epoch */
 double ot_packing_fill(const struct ot_packing *packing);            /* tokens / (sequences * seq_len) */
-size_t ot_packing_bytes(const struct ot_packing *packing);           /* memory held in bytes */
+size_t ot_packing_bytes(const struct ot_packing *packing);           /* memory, while an epoch is drawn */
 
-/* Draws the order of an epoch (>= 0). Allocates nothing. */
-void ot_packing_set_epoch(struct ot_packing *packing, int64_t epoch);
+/* Draws the order of an epoch (>= 0), or finds it in the cache, if it is not the present one. The epoch
+ * before it leaves the cache. Errors: as ot_packing_open. */
+int ot_packing_set_epoch(struct ot_packing *packing, int64_t epoch);
+/* Compares what the cache has of a sequence of the present epoch with its checksums. Errors: OT_E_INPUT. */
+int ot_packing_check(const struct ot_packing *packing, int64_t sequence);
 /* The rows of a sequence of the present epoch, as row numbers of the dataset. Valid until the next
  * set_epoch. */
 const uint32_t *ot_packing_sequence(const struct ot_packing *packing, int64_t sequence, int64_t *n_rows);

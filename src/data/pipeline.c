@@ -1,6 +1,5 @@
 #include "src/data/pipeline.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,8 +10,17 @@
 
 enum { WHERE_BYTES = 512 };
 
+/* "%.400s:%lld", for each row, so without a call of snprintf. line: >= 0 */
 static void say_where(char where[WHERE_BYTES], const char *path, int64_t line) {
-    snprintf(where, WHERE_BYTES, "%.400s:%lld", path, (long long)line);
+    char digits[24], *first = digits + sizeof digits;
+    size_t n = strnlen(path, 400);
+    *--first = '\0';
+    do
+        *--first = (char)('0' + line % 10);
+    while ((line /= 10) > 0);
+    memcpy(where, path, n);
+    where[n++] = ':';
+    memcpy(where + n, first, (size_t)(digits + sizeof digits - first));
 }
 
 static int check_special(const struct ot_dataset_config *config, const char *name, int32_t id) {
@@ -92,6 +100,7 @@ void ot_pipeline_close(struct ot_pipeline *p) {
 }
 
 void ot_row_scratch_free(struct ot_row_scratch *scratch) {
+    ot_json_reader_free(&scratch->reader);
     ot_rendered_free(&scratch->rendered);
     ot_sample_free(&scratch->sample);
     ot_rendered_free(&scratch->rendered_rejected);
@@ -111,41 +120,40 @@ static int check_pairs(const struct ot_pipeline *p, const char *where) {
         where, ot_row_kind_name(kind));
 }
 
-/* Parses a row, or the row of one of its answers. all: the row must have every column. */
+/* Parses a row, or the row of one of its answers, which belongs to the reader. all: the row must have every
+ * column. */
 static int parse(const struct ot_pipeline *p, const char *text, size_t bytes, int answer, bool all,
-                 const char *where, struct ot_json **row, bool *good) {
+                 const char *where, struct ot_json_reader *reader, struct ot_json **row, bool *good) {
     *good = true;
-    OT_TRY(ot_json_parse_row(text, bytes, where, row));
-    int rc = p->columns ? ot_columns_rename(p->columns, *row, all, where) : 0;
-    if (rc == 0 && p->objective != OT_OBJECTIVE_SFT)
-        rc = ot_preference_take_answer(*row, p->objective, answer, where, good);
-    if (rc == 0)
-        return 0;
-    ot_json_free(*row);
-    return rc;
+    OT_TRY(ot_json_read_row(reader, text, bytes, where, row));
+    if (p->columns)
+        OT_TRY(ot_columns_rename(p->columns, *row, all, where));
+    return p->objective == OT_OBJECTIVE_SFT
+               ? 0
+               : ot_preference_take_answer(*row, p->objective, answer, where, good);
 }
 
 int ot_pipeline_detect(struct ot_pipeline *p, const char *text, size_t bytes, int64_t line) {
     char where[WHERE_BYTES];
+    struct ot_json_reader reader = {0};
     struct ot_json *row;
     bool good;
     say_where(where, p->path, line);
-    OT_TRY(parse(p, text, bytes, 0, true, where, &row, &good));
-    int rc = ot_format_detect(p->format, row, where);
+    int rc = parse(p, text, bytes, 0, true, where, &reader, &row, &good);
+    if (rc == 0)
+        rc = ot_format_detect(p->format, row, where);
     if (rc == 0)
         rc = check_pairs(p, where);
-    ot_json_free(row);
+    ot_json_reader_free(&reader);
     return rc;
 }
 
-/* Renders an answer's row. */
+/* Renders an answer's row. The rendered text is a copy of the row's. */
 static int render(const struct ot_pipeline *p, const char *text, size_t bytes, int answer, const char *where,
-                  struct ot_rendered *rendered, bool *good) {
+                  struct ot_json_reader *reader, struct ot_rendered *rendered, bool *good) {
     struct ot_json *row;
-    OT_TRY(parse(p, text, bytes, answer, false, where, &row, good));
-    int rc = ot_format_render(p->format, row, where, rendered);
-    ot_json_free(row); /* the rendered text is a copy */
-    return rc;
+    OT_TRY(parse(p, text, bytes, answer, false, where, reader, &row, good));
+    return ot_format_render(p->format, row, where, rendered);
 }
 
 /* Makes the tokens of two answers. If one is too long, the prompts of both lose as many tokens. */
@@ -170,9 +178,9 @@ int ot_pipeline_make(const struct ot_pipeline *p, const char *text, size_t bytes
     char where[WHERE_BYTES];
     bool good;
     say_where(where, p->path, line);
-    OT_TRY(render(p, text, bytes, 0, where, &scratch->rendered, &scratch->good));
+    OT_TRY(render(p, text, bytes, 0, where, &scratch->reader, &scratch->rendered, &scratch->good));
     if (ot_preference_answers(p->objective) == 2) {
-        OT_TRY(render(p, text, bytes, 1, where, &scratch->rendered_rejected, &good));
+        OT_TRY(render(p, text, bytes, 1, where, &scratch->reader, &scratch->rendered_rejected, &good));
         return make_answers(p, where, scratch);
     }
     struct ot_sample_config config = p->sample;

@@ -78,6 +78,7 @@ struct ot_pipeline {
 };
 
 struct ot_row_scratch { /* set to zero before the first use */
+    struct ot_json_reader reader;
     struct ot_rendered rendered;
     struct ot_sample sample;
     /* Of an objective with two answers: the rejected one. If nothing trains in one of them, neither has a

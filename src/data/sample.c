@@ -62,53 +62,73 @@ static bool spans_border(const struct ot_rendered *r, size_t s, size_t end) {
     return false;
 }
 
+/* Marks tokens [begin, end), which begin in span `span`. before: the token before them trains. Returns
+ * whether the last one trains. */
+static bool mark_tokens(const struct ot_rendered *r, size_t span, size_t begin, size_t end, bool before,
+                        struct ot_sample *s, uint32_t *tokens) {
+    const int32_t *ids = s->encoded.ids;
+    const uint32_t *starts = s->encoded.start;
+    const bool all = r->spans[span].trained;
+    const size_t n = s->encoded.n, alike = all || !r->marked ? end : begin;
+    if (all && !before && begin > 0 && starts[begin] > trained_run_begin(r, span))
+        s->straddles = true;
+    for (size_t i = begin; i < alike; i++)
+        tokens[i] = (uint32_t)ids[i] | (all ? OT_TOKEN_TRAINED : 0);
+    for (size_t i = alike; i < end; i++) {
+        bool trained = spans_border(r, span, i + 1 < n ? starts[i + 1] : r->bytes);
+        if (trained && !before && i > 0 && starts[i] > trained_run_begin(r, span))
+            s->straddles = true;
+        tokens[i] = (uint32_t)ids[i] | (trained ? OT_TOKEN_TRAINED : 0);
+        before = trained;
+    }
+    return alike == end ? all : before;
+}
+
+static void find_special(const struct ot_sample_config *config, size_t begin, size_t end,
+                         struct ot_sample *s) {
+    for (size_t i = begin; i < end && s->first_special < 0; i++)
+        if (ot_tokenizer_is_special(config->tokenizer, s->encoded.ids[i]))
+            s->first_special = s->encoded.ids[i];
+}
+
 /* Copies the encoded tokens, each with the mark of the span in which it begins. */
 static void push_encoded(const struct ot_sample_config *config, const struct ot_rendered *r,
                          struct ot_sample *s) {
     const size_t n = s->encoded.n;
-    const int32_t *ids = s->encoded.ids;
     const uint32_t *starts = s->encoded.start;
-    uint32_t *tokens = s->tokens + s->n_tokens;
-    size_t span = 0, from = 0, to = 0; /* where tokens of the span begin; to 0: not known yet */
+    size_t span = 0, end;
     bool before = false;
-    for (size_t i = 0; i < n; i++) {
-        size_t start = starts[i];
-        if (start < from || start >= to) {
-            while (span + 1 < r->n_spans && start >= r->spans[span].end)
-                span++;
-            while (span > 0 && start < r->spans[span - 1].end)
-                span--;
-            from = span > 0 ? r->spans[span - 1].end : 0;
-            to = span + 1 < r->n_spans ? r->spans[span].end : SIZE_MAX;
-        }
-        bool trained = r->spans[span].trained;
-        if (r->marked && !trained)
-            trained = spans_border(r, span, i + 1 < n ? starts[i + 1] : r->bytes);
-        if (trained && !before && i > 0 && start > trained_run_begin(r, span))
-            s->straddles = true;
-        if (s->encoded.specials > 0 && s->first_special < 0 && r->spans[span].user &&
-            ot_tokenizer_is_special(config->tokenizer, ids[i]))
-            s->first_special = ids[i];
-        tokens[i] = (uint32_t)ids[i] | (trained ? OT_TOKEN_TRAINED : 0);
-        before = trained;
+    for (size_t i = 0; i < n; i = end) {
+        while (span + 1 < r->n_spans && starts[i] >= r->spans[span].end)
+            span++;
+        while (span > 0 && starts[i] < r->spans[span - 1].end)
+            span--;
+        const uint32_t from = (uint32_t)(span > 0 ? r->spans[span - 1].end : 0);
+        const uint32_t to = span + 1 < r->n_spans ? (uint32_t)r->spans[span].end : UINT32_MAX;
+        for (end = i + 1; end < n && starts[end] - from < to - from;) /* from <= starts[end] < to */
+            end++;
+        before = mark_tokens(r, span, i, end, before, s, s->tokens + s->n_tokens);
+        if (s->encoded.specials > 0 && r->spans[span].user)
+            find_special(config, i, end, s);
     }
     memcpy(s->start + s->n_tokens, starts, n * sizeof *starts);
     s->n_tokens += n;
 }
 
 static int check_ids(const struct ot_sample_config *config, const char *where, const struct ot_sample *s) {
-    for (size_t i = 0; i < s->n_tokens; i++) {
-        int32_t id = ot_token_id(s->tokens[i]);
-        if (id >= config->vocab_size) {
-            const char *name = ot_tokenizer_token(config->tokenizer, id, NULL);
-            return ot_fail(
-                OT_E_INPUT,
-                "%s: token %d ('%s') is beyond the model's embedding of %d rows; use the model's own "
-                "tokenizer",
-                where, id, name ? name : "", config->vocab_size);
-        }
-    }
-    return 0;
+    size_t i = 0;
+    if (ot_tokenizer_vocab_size(config->tokenizer) <= config->vocab_size)
+        return 0; /* the pipeline has checked BOS and EOS */
+    while (i < s->n_tokens && ot_token_id(s->tokens[i]) < config->vocab_size)
+        i++;
+    if (i == s->n_tokens)
+        return 0;
+    const int32_t id = ot_token_id(s->tokens[i]);
+    const char *name = ot_tokenizer_token(config->tokenizer, id, NULL);
+    return ot_fail(OT_E_INPUT,
+                   "%s: token %d ('%s') is beyond the model's embedding of %d rows; use the model's own "
+                   "tokenizer",
+                   where, id, name ? name : "", config->vocab_size);
 }
 
 /* Cuts the oldest tokens of the prompt first. BOS stays, and one token that predicts the answer's first

@@ -260,6 +260,8 @@ static int check_members(const struct ot_json *object, const char *key, const ch
 }
 
 int ot_row_check_value(const struct ot_json *value, const char *key, const char *where) {
+    if (ot_json_type(value) == OT_JSON_NULL)
+        return 0;
     if (ot_json_is_torn(value))
         return ot_fail(
             OT_E_INPUT,
@@ -268,6 +270,8 @@ int ot_row_check_value(const struct ot_json *value, const char *key, const char 
     if (is_number_lost(value))
         return ot_fail(OT_E_INPUT, "%s: key '%s' has NaN or Infinity where the row needs a value", where,
                        key);
+    if (ot_json_type(value) == OT_JSON_STRING)
+        return 0;
     for (size_t i = 0; i < ot_json_length(value); i++)
         OT_TRY(ot_row_check_value(ot_json_at(value, i), key, where));
     return check_members(value, key, where);

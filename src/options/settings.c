@@ -49,9 +49,10 @@ void ot_settings_choose_device(struct ot_settings *settings, struct ot_device_ch
     *(struct ot_device_choice *)choose(settings, "device", OT_OPTION_DEVICE) = device;
 }
 
-int ot_settings_take_recorded(struct ot_settings *settings, int index, const struct ot_json *value) {
+int ot_settings_take_recorded(struct ot_settings *settings, int index, const struct ot_json *value,
+                              bool given) {
     const struct ot_option *option = ot_option_at(index);
     int rc = ot_option_parse_json(option, option->name, value, &settings->in_effect);
-    settings->in_effect.source[index] = OT_FROM_CHECKPOINT;
+    settings->in_effect.source[index] = given ? OT_FROM_CHECKPOINT : OT_FROM_DEFAULT;
     return rc;
 }

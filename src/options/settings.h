@@ -34,7 +34,9 @@ void ot_settings_choose_step(struct ot_settings *settings, int64_t tokens);
 void ot_settings_choose_device(struct ot_settings *settings, struct ot_device_choice device);
 
 /* Takes the value of option `index` from the record of the run that is resumed; its texts are borrowed.
- * Errors: OT_E_USAGE: not a valid value of this option. */
-int ot_settings_take_recorded(struct ot_settings *settings, int index, const struct ot_json *value);
+ * given: that run was given it; false: it is the option's default here, too. Errors: OT_E_USAGE: not a valid
+ * value of this option. */
+int ot_settings_take_recorded(struct ot_settings *settings, int index, const struct ot_json *value,
+                              bool given);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "src/base/error.h"
 #include "src/base/memory.h"
+#include "src/base/minmax.h"
 #include "src/tokenizer/tokenizer_state.h"
 
 static int prepend(const struct ot_normalizer *n, const struct ot_piece *in, struct ot_text *out) {
@@ -13,13 +14,28 @@ static int prepend(const struct ot_normalizer *n, const struct ot_piece *in, str
     return ot_text_append_piece(out, in, 0, in->n);
 }
 
-enum { SHORT_BYTES = 4 };
+enum { SHORT_BYTES = 4, WORD_BYTES = 8 };
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "replace_byte writes characters as numbers");
 
-/* Replaces a byte by 1 to SHORT_BYTES bytes, as each space by the mark that stands for it. Writes SHORT_BYTES
- * bytes and offsets for each byte, and moves on by those that count, so that no branch depends on where the
- * spaces are. */
+/* The number of bytes of the word before the first one that equals `byte`; WORD_BYTES: none does. */
+static inline size_t bytes_before(uint64_t word, char byte) {
+    const uint64_t ones = UINT64_MAX / 255, differs = word ^ ones * (uint8_t)byte,
+                   found = (differs - ones) & ~differs & ones << 7;
+    return found ? (size_t)__builtin_ctzll(found) / 8 : WORD_BYTES;
+}
+
+static inline void take_starts(const struct ot_piece *in, size_t begin, size_t n, uint32_t *start) {
+    if (in->start)
+        memcpy(start, in->start + begin, n * sizeof *start);
+    else
+        for (size_t k = 0; k < n; k++)
+            start[k] = in->base + (uint32_t)(begin + k);
+}
+
+/* Replaces a byte by 1 to SHORT_BYTES bytes, as each space by the mark that stands for it. Copies WORD_BYTES
+ * bytes and offsets, and writes the mark behind those before the first space. It moves on by those that
+ * count, so that few branches depend on where the spaces are. */
 static int replace_byte(const struct ot_normalizer *n, const struct ot_piece *in, struct ot_text *out) {
     const char byte = n->pattern.literal.text[0];
     const size_t most = n->content.bytes, n_bytes = in->n;
@@ -28,20 +44,29 @@ static int replace_byte(const struct ot_normalizer *n, const struct ot_piece *in
     memcpy(&mark, n->content.text, most);
     for (size_t i = 0; i < n_bytes; i++)
         count += in->bytes[i] == byte;
-    OT_TRY(ot_text_reserve(out, n_bytes + count * (most - 1) + SHORT_BYTES));
-    const char *from = in->bytes;
-    const uint32_t *from_start = in->start;
+    OT_TRY(ot_text_reserve(out, n_bytes + count * (most - 1) + WORD_BYTES));
     char *bytes = out->bytes;
     uint32_t *starts = out->start;
-    for (size_t i = 0; i < n_bytes; i++) {
-        const bool is_mark = from[i] == byte;
-        const uint64_t start = from_start ? from_start[i] : in->base + (uint32_t)i,
-                       twice = start << 32 | start;
-        const uint32_t piece = is_mark ? mark : (uint8_t)from[i];
-        memcpy(bytes + at, &piece, SHORT_BYTES);
-        memcpy(starts + at, &twice, sizeof twice);
-        memcpy(starts + at + 2, &twice, sizeof twice);
-        at += is_mark ? most : 1;
+    for (size_t i = 0; i < n_bytes;) {
+        uint64_t word = 0;
+        const size_t here = ot_min(n_bytes - i, (size_t)WORD_BYTES);
+        uint32_t start[WORD_BYTES + 1] = {0};
+        if (here == WORD_BYTES) {
+            memcpy(&word, in->bytes + i, WORD_BYTES);
+            take_starts(in, i, WORD_BYTES, start);
+        } else {
+            memcpy(&word, in->bytes + i, here);
+            take_starts(in, i, here, start);
+        }
+        const size_t plain = ot_min(bytes_before(word, byte), here), is_mark = plain < here;
+        memcpy(bytes + at, &word, WORD_BYTES);
+        memcpy(starts + at, start, WORD_BYTES * sizeof *start);
+        at += plain;
+        memcpy(bytes + at, &mark, SHORT_BYTES);
+        for (size_t k = 0; k < SHORT_BYTES; k++)
+            starts[at + k] = start[plain];
+        at += is_mark * most;
+        i += plain + is_mark;
     }
     out->n = at;
     return 0;

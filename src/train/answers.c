@@ -200,6 +200,7 @@ static int read_fields(const struct ot_session *s, const struct ot_rows *rows, s
     struct ot_columns *columns = NULL;
     struct ot_json *row;
     size_t bytes;
+    OT_TRY(ot_dataset_check_json(rows->eval_set, to->document));
     const char *text = ot_dataset_json(rows->eval_set, to->document, &bytes);
     if (!text || ot_json_parse_row(text, bytes, "a row to be answered", &row) < 0)
         return 0; /* a row that is no object has no context: the judge says so */
@@ -243,6 +244,7 @@ static int add_rows(struct ot_answers *a, const struct ot_session *s, const stru
     for (int64_t i = 0; i < ot_dataset_rows(rows->eval_set) && a->n < s->options->eval_generate; i++) {
         if (rows->eval_set == rows->data && rows->held_out && !rows->held_out[i])
             continue;
+        OT_TRY(ot_dataset_check_row(rows->eval_set, i));
         struct ot_row row = ot_dataset_row(rows->eval_set, i);
         int64_t n_prompt = ot_row_prompt_tokens(&row);
         bool first_piece = row.document != last;
@@ -435,6 +437,8 @@ int64_t ot_sample_row_find(const struct ot_session *s, const struct ot_rows *row
     for (int64_t i = 0; rows->eval && i < ot_dataset_rows(rows->eval_set); i++) {
         if (rows->eval_set == rows->data && !rows->held_out[i])
             continue;
+        if (ot_dataset_check_row(rows->eval_set, i) < 0)
+            continue; /* the evaluation says so */
         struct ot_row row = ot_dataset_row(rows->eval_set, i);
         if (ot_row_prompt_tokens(&row) > 1 + s->text.specials.add_bos)
             return i;

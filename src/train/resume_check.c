@@ -66,6 +66,12 @@ static bool is_replaced(const struct taking *t, const char *name) {
     return t->options->resume_with && ot_option_overruled(t->options, name);
 }
 
+/* True if the earlier run had the option's default. */
+static bool was_default(const struct taking *t, const char *name) {
+    const char *source = ot_json_string(ot_json_get(t->resume->record->sources, name), NULL);
+    return source && strcmp(source, "default") == 0;
+}
+
 /* Takes over or compares one option that must stay the same. value: the recorded one; NULL: it was not
  * given. */
 static int take_or_compare(struct taking *t, int index, const struct ot_json *value) {
@@ -88,7 +94,7 @@ static int take_or_compare(struct taking *t, int index, const struct ot_json *va
         note_difference(t, option->name, was, is);
     if (!given && value && !is_replaced(t, option->name)) {
         note_taken(t, index, was, is);
-        rc = ot_settings_take_recorded(t->settings, index, value);
+        rc = ot_settings_take_recorded(t->settings, index, value, !was_default(t, option->name));
     }
 out:
     free(was);

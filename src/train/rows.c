@@ -134,7 +134,8 @@ static int pack(const struct ot_session *session, const struct ot_rows *rows,
         .one_row = !session->options->pack,
         .shuffle = training,
         .seed = (uint64_t)session->options->seed,
-        .scratch = ot_dataset_cache_dir(dataset),
+        .cache = ot_dataset_keeps(dataset),
+        .key = dataset == rows->data ? rows->key.text : NULL,
     };
     return ot_packing_open(&config, out);
 }
@@ -172,32 +173,89 @@ static int check_shares(const struct ot_session *session, const struct ot_rows *
     return 1;
 }
 
-static int mix(const struct ot_session *session, struct ot_rows *rows) {
-    rows->copies = calloc((size_t)ot_dataset_rows(rows->data), sizeof *rows->copies);
-    rows->parts = calloc((size_t)rows->n_sources, sizeof *rows->parts);
-    if (!rows->copies || !rows->parts)
-        return ot_fail(OT_E_BUDGET, "no memory to mix the rows");
+/* ---- held-out rows, and the mixture ---- */
+
+struct making {
+    const struct ot_session *session;
+    struct ot_rows *rows;
+};
+
+/* Finds what an earlier run has kept of each row of --data, and checks it, or lets make() make it. */
+static int keep_by_row(const struct ot_session *session, struct ot_rows *rows, enum ot_row_cache_kind kind,
+                       void *head, size_t head_bytes, int (*make)(void *, struct ot_row_arrays *),
+                       struct ot_row_arrays *arrays) {
+    const struct ot_row_cache_config cache = ot_dataset_keeps(rows->data);
+    struct making making = {session, rows};
+    if (rows->key.failed)
+        return ot_fail(OT_E_BUDGET, "no memory for the choice of rows");
+    OT_TRY(ot_row_cache_get(&cache, kind, rows->key.text, head, head_bytes, arrays, make, &making));
+    return ot_row_arrays_check(arrays, 0, 0, arrays->maps[0].bytes);
+}
+
+static int make_mixture(void *context, struct ot_row_arrays *arrays) {
+    const struct making *making = context;
+    const struct ot_rows *rows = making->rows;
+    const struct ot_options *o = making->session->options;
     const struct ot_mixture_config config = {.dataset = rows->data,
                                              .sources = rows->sources,
                                              .held_out = rows->held_out,
-                                             .by_tokens = session->options->mix_by == OT_CHOICE_MIX_BY_TOKENS,
-                                             .seed = (uint64_t)session->options->seed};
-    return ot_mixture_make(&config, rows->copies, rows->parts);
+                                             .by_tokens = o->mix_by == OT_CHOICE_MIX_BY_TOKENS,
+                                             .seed = (uint64_t)o->seed};
+    OT_TRY(
+        ot_grow_map_add(&arrays->maps[0], NULL, (size_t)ot_dataset_rows(rows->data) * sizeof *rows->copies));
+    ot_dataset_expect_order(rows->data, true);
+    int rc = ot_mixture_make(&config, (uint16_t *)(void *)arrays->maps[0].data, rows->parts);
+    ot_dataset_expect_order(rows->data, false);
+    return rc;
+}
+
+static int mix(const struct ot_session *session, struct ot_rows *rows) {
+    const struct ot_options *o = session->options;
+    const size_t each = sizeof *rows->parts;
+    rows->parts = calloc((size_t)rows->n_sources, each);
+    if (!rows->parts)
+        return ot_fail(OT_E_BUDGET, "no memory to mix the rows");
+    ot_string_append_format(&rows->key, "mixture seed %lld by %d:", (long long)o->seed, (int)o->mix_by);
+    for (int i = 0; i < rows->n_sources; i++)
+        ot_string_append_format(&rows->key, " %a", rows->sources[i].share);
+    ot_string_append_text(&rows->key, "\n");
+    OT_TRY(keep_by_row(session, rows, OT_ROW_CACHE_MIXTURE, rows->parts, (size_t)rows->n_sources * each,
+                       make_mixture, &rows->mixture));
+    rows->copies = (const uint16_t *)(const void *)rows->mixture.maps[0].data;
+    return 0;
 }
 
 /* The most rows that are held out by default. More of them would make each evaluation longer, and its loss
  * hardly more exact. */
 enum { MOST_EVAL_ROWS = 5000 };
 
-static int split(const struct ot_session *session, struct ot_rows *rows) {
-    const struct ot_options *o = session->options;
-    rows->held_out = calloc((size_t)ot_dataset_rows(rows->data), sizeof *rows->held_out);
-    if (!rows->held_out)
-        return ot_fail(OT_E_BUDGET, "no memory to split the rows");
-    int64_t most = ot_options_given(o, "eval-fraction") ? INT64_MAX : MOST_EVAL_ROWS;
-    ot_split_rows(rows->data, o->eval_fraction, most, (uint64_t)o->seed, rows->held_out);
+static int64_t most_held_out(const struct ot_options *o) {
+    return ot_options_given(o, "eval-fraction") ? INT64_MAX : MOST_EVAL_ROWS;
+}
+
+static int make_split(void *context, struct ot_row_arrays *arrays) {
+    const struct making *making = context;
+    const struct ot_options *o = making->session->options;
+    const struct ot_dataset *data = making->rows->data;
+    OT_TRY(ot_grow_map_add(&arrays->maps[0], NULL, (size_t)ot_dataset_rows(data) * sizeof(bool)));
+    ot_dataset_expect_order(data, true);
+    ot_split_rows(data, o->eval_fraction, most_held_out(o), (uint64_t)o->seed,
+                  (bool *)(void *)arrays->maps[0].data);
+    ot_dataset_expect_order(data, false);
     return 0;
 }
+
+static int split(const struct ot_session *session, struct ot_rows *rows) {
+    const struct ot_options *o = session->options;
+    int64_t most = most_held_out(o);
+    ot_string_append_format(&rows->key, "split seed %lld fraction %a most %lld\n", (long long)o->seed,
+                            o->eval_fraction, (long long)most);
+    OT_TRY(keep_by_row(session, rows, OT_ROW_CACHE_SPLIT, &most, sizeof most, make_split, &rows->split));
+    rows->held_out = (const bool *)(const void *)rows->split.maps[0].data;
+    return 0;
+}
+
+/* ---- training and evaluation ---- */
 
 static int open_training(const struct ot_session *session, struct ot_rows *rows, bool has_shares) {
     const struct ot_options *o = session->options;
@@ -241,8 +299,9 @@ int ot_rows_open(const struct ot_session *session, int64_t seq_len, struct ot_ro
 void ot_rows_close(struct ot_rows *rows) {
     ot_packing_close(rows->eval);
     ot_packing_close(rows->train);
-    free(rows->held_out);
-    free(rows->copies);
+    ot_row_arrays_close(&rows->split);
+    ot_row_arrays_close(&rows->mixture);
+    free(rows->key.text);
     free(rows->parts);
     for (int i = 0; i < rows->n_sources; i++)
         free(rows->sources[i].path);
@@ -255,7 +314,7 @@ void ot_rows_close(struct ot_rows *rows) {
 int64_t ot_rows_bytes(const struct ot_rows *rows) {
     size_t bytes = ot_dataset_bytes(rows->data);
     bytes += rows->own_eval ? ot_dataset_bytes(rows->own_eval) : 0;
-    bytes += rows->copies ? (size_t)ot_dataset_rows(rows->data) * sizeof *rows->copies : 0;
+    bytes += ot_row_arrays_memory(&rows->split) + ot_row_arrays_memory(&rows->mixture);
     bytes += rows->train ? ot_packing_bytes(rows->train) : 0;
     bytes += rows->eval ? ot_packing_bytes(rows->eval) : 0;
     return (int64_t)bytes;

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "src/base/text.h"
 #include "src/data/dataset.h"
 #include "src/data/mixture.h"
 #include "src/data/packing.h"
@@ -13,13 +14,15 @@
 
 struct ot_rows {
     int64_t seq_len;
-    struct ot_dataset *data;           /* --data */
-    struct ot_dataset *own_eval;       /* --eval-data, or NULL */
-    bool *held_out;                    /* [rows of data]: true for held-out rows; NULL: nothing is split
+    struct ot_dataset *data;             /* --data */
+    struct ot_dataset *own_eval;         /* --eval-data, or NULL */
+    const bool *held_out;                /* [rows of data]: true for held-out rows; NULL: nothing is split
                                         * off */
-    uint16_t *copies;                  /* [rows of data]: times a row is trained in an epoch; NULL: once */
-    struct ot_mixture_source *sources; /* [n_sources]: --data */
-    struct ot_mixture_part *parts;     /* [n_sources]; NULL: the sources have no shares */
+    const uint16_t *copies;              /* [rows of data]: times a row is trained in an epoch; NULL: once */
+    struct ot_row_arrays split, mixture; /* the memory of both, or their files */
+    struct ot_string_builder key;        /* all that both depend on, beside data */
+    struct ot_mixture_source *sources;   /* [n_sources]: --data */
+    struct ot_mixture_part *parts;       /* [n_sources]; NULL: the sources have no shares */
     int n_sources;
     struct ot_packing *train;          /* NULL for the eval command */
     struct ot_packing *eval;           /* NULL: there is nothing to evaluate on */

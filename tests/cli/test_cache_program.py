@@ -1,6 +1,7 @@
 """--cache: a run with its rows in files is the run with its rows in memory, and the second start reads no row."""
 
 import glob
+import math
 import os
 
 import program
@@ -37,6 +38,56 @@ class Cache(program.ProgramTest):
         self.succeed(*self.command("half", "--resume-with", "steps=9", "--cache", self.path("rows")))
         self.succeed(*self.command("whole", "--schedule", "constant", "--warmup", "0", "--steps", "9"))
         self.same("half", "whole")
+
+    def order_files(self, name="rows"):
+        """The files of the order of rows: those of the caches in the caches of rows."""
+        return sorted(path for path in glob.glob(self.path(f"{name}/*/**"), recursive=True)
+                      if os.path.isfile(path) and os.path.basename(path) in ("held", "copies", "ranked", "first", "order", "packed"))
+
+    def test_the_order_is_kept(self):
+        """A second start finds the order of the rows, also in a later epoch; a mixture is found, too."""
+        other = write_rows(self.path("others.jsonl"), sql_rows(90)[60:])
+        words = ["--data", f"{self.rows}:0.6", "--data", f"{other}:0.4", "--schedule", "constant", "--warmup", "0"]
+        train = ["train", "--no-forecast", *SMALL, "--micro-batch", "2", *words]
+        cached = ["--cache", self.path("order")]
+        self.succeed(*train, "--steps", "40", "--out", self.path("all-memory"))
+        self.succeed(*train, "--steps", "40", "--out", self.path("all-cached"), *cached)
+        self.same("all-memory", "all-cached")
+        kept = self.order_files("order")
+        self.assertEqual([os.path.basename(path) for path in kept].count("order"), 2, kept)  # of training and evaluation
+        self.assertIn("copies", [os.path.basename(path) for path in kept])
+        lasting = [path for path in kept if not path.endswith(("order", "packed"))]
+        times = [os.stat(path).st_mtime_ns for path in lasting]
+        steps = math.ceil(1 / next(event["epoch"] for event in self.log("all-cached") if event["event"] == "step"))
+        self.succeed(*train, "--steps", f"{steps + 1}", "--out", self.path("parts"), "--save-end", "--save-every", "never", *cached)
+        before = {path: os.stat(path).st_mtime_ns for path in self.order_files("order")}
+        self.succeed(*train, "--resume-with", f"steps={steps + 2}", "--out", self.path("parts"), "--save-end", "--save-every", "never", *cached)
+        self.assertEqual(before, {path: os.stat(path).st_mtime_ns for path in self.order_files("order")})
+        self.succeed(*train, "--resume-with", "steps=40", "--out", self.path("parts"), *cached)
+        self.same("all-memory", "parts")
+        self.assertEqual(times, [os.stat(path).st_mtime_ns for path in lasting])
+
+    def test_a_resumed_run_holds_the_same_rows_out(self):
+        """By default at most 5,000 rows are held out, also by a run that is resumed."""
+        with open(self.path("many.jsonl"), "w") as file:
+            file.write("".join(f'{{"text": "{i % 97}"}}\n' for i in range(251000)))
+        words = ["train", "--no-forecast", *SMALL, "--micro-batch", "2", "--data", self.path("many.jsonl"), "--out", self.path("many")]
+        self.succeed(*words, "--steps", "1", "--save-end", "--save-every", "never")
+        self.succeed(*words, "--resume-with", "steps=2")
+        self.assertEqual([event["rows"] for event in self.log("many") if event["event"] == "eval"], [5000] * 3)
+
+    def test_a_damaged_order_ends_the_run(self):
+        self.succeed(*self.command("before", "--cache", self.path("broken")))
+        path, = [path for path in self.order_files("broken") if path.endswith("/packed") and os.path.getsize(path) > 100]
+        content = bytearray(read_bytes(path))
+        content[len(content) // 2] ^= 1
+        with open(path, "wb") as file:
+            file.write(content)
+        self.fail_with(3, "/packed: damaged; remove the file and start again",
+                       *self.command("after", "--quiet", "--cache", self.path("broken")))
+        os.unlink(path)
+        self.succeed(*self.command("after", "--cache", self.path("broken")))
+        self.same("before", "after")
 
     def test_held_out_rows_and_evaluations(self):
         other = write_rows(self.path("other.jsonl"), sql_rows(70)[60:])

@@ -1,8 +1,11 @@
 #include "tests/data/data_support.h"
 
+#include <dirent.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "src/base/thread.h"
 
@@ -115,4 +118,41 @@ const char *row_text(const struct ot_dataset *d, int64_t index) {
         text[at++] = ']';
     text[at] = '\0';
     return text;
+}
+
+int count_caches(const char *in, char last[700]) {
+    int n = 0;
+    DIR *dir = opendir(in);
+    for (struct dirent *entry; dir && (entry = readdir(dir));)
+        if (strlen(entry->d_name) == 16 && !strchr(entry->d_name, '.')) {
+            snprintf(last, 700, "%s/%.40s", in, entry->d_name);
+            n++;
+        }
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+void flip_bit(const char *dir, const char *name, long at) {
+    char path[800];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    fseek(file, at, at < 0 ? SEEK_END : SEEK_SET);
+    int byte = fgetc(file);
+    fseek(file, -1, SEEK_CUR);
+    fputc(byte ^ 1, file);
+    assert_int_equal(fclose(file), 0);
+}
+
+int with_small_files(size_t most, int (*function)(void *), void *context) {
+    struct rlimit before, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = before;
+    small.rlim_cur = most;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    int rc = function(context);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    return rc;
 }

@@ -36,6 +36,13 @@ struct ot_dataset *load_text(struct data_fixture *f, const char *text);
  * a row are the same letter, another one in each row. */
 void put_lengths(struct data_fixture *f, const int *lengths, int n);
 
+/* The caches in a directory of caches (row_cache.h): their number. *last: the path of one of them. */
+int count_caches(const char *dir, char last[700]);
+/* Changes a bit of the file dir/name; at < 0: counted from its end. */
+void flip_bit(const char *dir, const char *name, long at);
+/* Runs the function while files can have `most` bytes only, and returns what it returns. */
+int with_small_files(size_t most, int (*function)(void *), void *context);
+
 /* The row as text: trained bytes in [brackets], ids from 256 on as <id>. The string is static; the next call
  * overwrites it. */
 const char *row_text(const struct ot_dataset *d, int64_t row);

@@ -2,11 +2,9 @@
  * damaged or unfinished one is made again. */
 #include <dirent.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -73,20 +71,6 @@ static struct ot_dataset *load_cached(struct data_fixture *f) {
     return d;
 }
 
-/* The names in the directory that are caches; *last gets one of them. */
-static int count_caches(char last[700]) {
-    int n = 0;
-    DIR *dir = opendir(cache);
-    for (struct dirent *entry; dir && (entry = readdir(dir));)
-        if (entry->d_name[0] != '.' && !strchr(entry->d_name, '.')) {
-            snprintf(last, 700, "%s/%.40s", cache, entry->d_name);
-            n++;
-        }
-    if (dir)
-        closedir(dir);
-    return n;
-}
-
 /* Replaces the rows by others of the same size, and sets the file's time back. */
 static void replace_unseen(struct data_fixture *f, char first) {
     struct stat before;
@@ -112,7 +96,7 @@ static void test_a_cache_is_the_dataset(void **state) {
         assert_memory_equal(x, "{\"prompt\": \"p", 13);
         assert_memory_equal(x + a - 2, "\"}", 2);
     }
-    assert_int_equal(count_caches(name), 1);
+    assert_int_equal(count_caches(cache, name), 1);
     assert_true(ot_dataset_bytes(memory) > 4 * 64 * ROWS / 4);
     assert_int_equal(ot_dataset_bytes(found), 0); /* no memory of its own */
     assert_int_equal(ot_dataset_cached_bytes(found), (int64_t)ot_dataset_bytes(memory));
@@ -152,7 +136,7 @@ static void test_all_kinds_of_rows(void **state) {
     ot_dataset_close(memory);
     ot_dataset_close(made);
     ot_dataset_close(found);
-    assert_int_equal(count_caches(name), 2);
+    assert_int_equal(count_caches(cache, name), 2);
 }
 
 static void test_all_that_tokens_depend_on_is_in_the_key(void **state) {
@@ -166,7 +150,7 @@ static void test_all_that_tokens_depend_on_is_in_the_key(void **state) {
         f->config = base;                                                                                    \
         f->config.change;                                                                                    \
         ot_dataset_close(load_cached(f));                                                                    \
-        assert_int_equal(count_caches(name), ++n);                                                           \
+        assert_int_equal(count_caches(cache, name), ++n);                                                    \
     } while (0)
     WITH(vocab_size = base.vocab_size);
     WITH(vocab_size = base.vocab_size + 1);
@@ -189,7 +173,7 @@ static void test_all_that_tokens_depend_on_is_in_the_key(void **state) {
 #undef WITH
     f->config = base;
     ot_dataset_close(load_cached(f)); /* the first one */
-    assert_int_equal(count_caches(name), n);
+    assert_int_equal(count_caches(cache, name), n);
 }
 
 static void test_changed_files_are_read_again(void **state) {
@@ -197,16 +181,16 @@ static void test_changed_files_are_read_again(void **state) {
     char first[720], second[720];
     put_rows(f, 'p');
     ot_dataset_close(load_cached(f));
-    assert_int_equal(count_caches(first), 1);
+    assert_int_equal(count_caches(cache, first), 1);
     put_rows(f, 'q'); /* the same size, another time */
     struct ot_dataset *memory = load_data(f), *cached = load_cached(f);
     check_same(memory, cached);
     ot_dataset_close(cached);
-    assert_int_equal(count_caches(second), 2);
+    assert_int_equal(count_caches(cache, second), 2);
     put_rows(f, 'r');
     f->config.cache = (struct ot_row_cache_config){.dir = cache, .may_make = true, .is_own = true};
     ot_dataset_close(load_data(f)); /* removes the stale ones */
-    assert_int_equal(count_caches(second), 1);
+    assert_int_equal(count_caches(cache, second), 1);
     assert_string_not_equal(first, second);
     strcat(first, ".lock");
     strcat(second, ".lock");
@@ -230,7 +214,7 @@ static void test_a_directory_is_all_its_files(void **state) {
         check_same(memory, made);
         ot_dataset_close(memory);
         ot_dataset_close(made);
-        assert_int_equal(count_caches(name), changed + 1);
+        assert_int_equal(count_caches(cache, name), changed + 1);
     }
 }
 
@@ -241,7 +225,7 @@ static void test_nothing_is_made_without_leave(void **state) {
     f->config.cache = (struct ot_row_cache_config){.dir = cache};
     struct ot_dataset *memory = load_data(f);
     assert_null(ot_dataset_cache_dir(memory));
-    assert_int_equal(count_caches(name), 0);
+    assert_int_equal(count_caches(cache, name), 0);
     ot_dataset_close(load_cached(f));
     f->config.cache = (struct ot_row_cache_config){.dir = cache};
     struct ot_dataset *found = load_data(f); /* but one that is there is used */
@@ -251,51 +235,78 @@ static void test_nothing_is_made_without_leave(void **state) {
     ot_dataset_close(memory);
 }
 
-static void flip(const char *dir, const char *name, long at) {
-    char path[800];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *file = fopen(path, "r+b");
-    assert_non_null(file);
-    fseek(file, at, at < 0 ? SEEK_END : SEEK_SET);
-    int byte = fgetc(file);
-    fseek(file, -1, SEEK_CUR);
-    fputc(byte ^ 1, file);
-    assert_int_equal(fclose(file), 0);
-}
-
 static void test_damage_is_found(void **state) {
     struct data_fixture *f = *state;
     char dir[700], path[800];
     put_rows(f, 'p');
     struct ot_dataset *memory = load_data(f), *d;
     ot_dataset_close(load_cached(f));
-    assert_int_equal(count_caches(dir), 1);
+    assert_int_equal(count_caches(cache, dir), 1);
     static const struct {
         const char *name;
         long at;
     } places[] = {{"head", 0}, {"head", 20}, {"head", -1}, {"head", -40},
-                  {"rows", 9}, {"rows", -5}, {"key", 3}};
+                  {"sums", 0}, {"sums", -1}, {"key", 3}};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        flip(dir, places[i].name, places[i].at);
+        flip_bit(dir, places[i].name, places[i].at);
         d = load_cached(f);
         check_same(memory, d); /* made again */
         ot_dataset_close(d);
     }
-    static const char *const cut[] = {"tokens", "rows", "head"};
-    for (size_t i = 0; i < 3; i++) {
+    static const char *const cut[] = {"tokens", "rows", "sums", "head"};
+    for (size_t i = 0; i < sizeof cut / sizeof *cut; i++) {
         snprintf(path, sizeof path, "%s/%s", dir, cut[i]);
         assert_int_equal(truncate(path, 10), 0);
         d = load_cached(f);
         check_same(memory, d);
         ot_dataset_close(d);
     }
-    flip(dir, "tokens", -3); /* the last row: found when it is used */
+    flip_bit(dir, "tokens", -3); /* the last row: found when it is used */
     d = load_cached(f);
     int64_t last = ot_dataset_rows(d) - 1;
     check_ok(ot_dataset_check_row(d, 0));
     check_fails(ot_dataset_check_row(d, last), OT_E_INPUT, "/tokens: damaged at row ");
     ot_dataset_close(d);
+    flip_bit(dir, "rows", -5); /* so is the table */
+    d = load_cached(f);
+    check_ok(ot_dataset_check_row(d, 0));
+    check_ok(ot_dataset_check_table(d, 0, 1));
+    check_fails(ot_dataset_check_row(d, last), OT_E_INPUT, "/rows: damaged; remove the file");
+    check_fails(ot_dataset_check_table(d, 0, last + 1), OT_E_INPUT, "/rows: damaged; remove the file");
+    ot_dataset_close(d);
+    snprintf(path, sizeof path, "%s/rows", dir);
+    assert_int_equal(unlink(path), 0);
+    d = load_cached(f);
+    check_same(memory, d);
+    ot_dataset_close(d);
     ot_dataset_close(memory);
+}
+
+static void test_damaged_json_is_found(void **state) {
+    struct data_fixture *f = *state;
+    char dir[700];
+    put_rows(f, 'p');
+    f->config.keeps_json = true;
+    ot_dataset_close(load_cached(f));
+    assert_int_equal(count_caches(cache, dir), 1);
+    for (int i = 0; i < 2; i++) {
+        struct ot_dataset *d = load_cached(f);
+        const int64_t last = ot_dataset_documents(d) - 1;
+        for (int64_t document = 0; document <= last; document++)
+            check_ok(ot_dataset_check_json(d, document));
+        ot_dataset_close(d);
+        flip_bit(dir, i ? "ends" : "json", -3);
+        d = load_cached(f);
+        if (i == 0) /* the ends are one block */
+            check_ok(ot_dataset_check_json(d, 0));
+        check_fails(ot_dataset_check_json(d, last), OT_E_INPUT, i ? "/ends: damaged" : "/json: damaged");
+        ot_dataset_close(d);
+        flip_bit(dir, i ? "ends" : "json", -3);
+    }
+    f->config.keeps_json = false;
+    struct ot_dataset *none = load_cached(f);
+    check_ok(ot_dataset_check_json(none, 0));
+    ot_dataset_close(none);
 }
 
 static void test_what_was_not_finished_is_made_again(void **state) {
@@ -303,7 +314,7 @@ static void test_what_was_not_finished_is_made_again(void **state) {
     char dir[700], partial[800];
     put_rows(f, 'p');
     ot_dataset_close(load_cached(f));
-    assert_int_equal(count_caches(dir), 1);
+    assert_int_equal(count_caches(cache, dir), 1);
     snprintf(partial, sizeof partial, "%s.partial", dir);
     assert_int_equal(rename(dir, partial), 0);
     struct ot_dataset *memory = load_data(f), *d = load_cached(f);
@@ -315,7 +326,7 @@ static void test_what_was_not_finished_is_made_again(void **state) {
              "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": 1}\n"); /* an error while it is made */
     f->config.cache = (struct ot_row_cache_config){.dir = cache, .may_make = true};
     check_fails(ot_dataset_open(&f->config, &d), OT_E_INPUT, "data.jsonl:2");
-    assert_int_equal(count_caches(dir), 1);
+    assert_int_equal(count_caches(cache, dir), 1);
     int left = 0;
     DIR *all = opendir(cache);
     for (struct dirent *entry; (entry = readdir(all));)
@@ -324,32 +335,33 @@ static void test_what_was_not_finished_is_made_again(void **state) {
     assert_int_equal(left, 0);
 }
 
+struct opening {
+    struct data_fixture *f;
+    struct ot_dataset *d;
+};
+
+static int open_again(void *context) {
+    struct opening *opening = context;
+    return ot_dataset_open(&opening->f->config, &opening->d);
+}
+
 static void test_without_room_an_optional_cache_is_memory(void **state) {
     struct data_fixture *f = *state;
-    struct rlimit before, small;
-    struct ot_dataset *d;
+    struct opening opening = {f, NULL};
     put_rows(f, 'p');
     struct ot_dataset *memory = load_data(f);
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
-    small = before;
-    small.rlim_cur = 1 << 14;
-    signal(SIGXFSZ, SIG_IGN);
     f->config.cache = (struct ot_row_cache_config){.dir = cache, .may_make = true};
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-    int needed = ot_dataset_open(&f->config, &d);
+    assert_int_equal(with_small_files(1 << 14, open_again, &opening), -OT_E_IO);
     f->config.cache.is_optional = true;
-    int optional = ot_dataset_open(&f->config, &d);
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-    assert_int_equal(needed, -OT_E_IO);
-    check_ok(optional);
-    check_same(memory, d);
-    assert_null(ot_dataset_cache_dir(d));
-    ot_dataset_close(d);
+    check_ok(with_small_files(1 << 14, open_again, &opening));
+    check_same(memory, opening.d);
+    assert_null(ot_dataset_cache_dir(opening.d));
+    ot_dataset_close(opening.d);
     f->config.cache.dir = "/proc/none"; /* no directory can be made there */
-    check_ok(ot_dataset_open(&f->config, &d));
-    ot_dataset_close(d);
+    check_ok(open_again(&opening));
+    ot_dataset_close(opening.d);
     f->config.cache.is_optional = false;
-    check_fails(ot_dataset_open(&f->config, &d), OT_E_IO, "cannot make and lock");
+    check_fails(open_again(&opening), OT_E_IO, "cannot make and lock");
     ot_dataset_close(memory);
 }
 
@@ -382,7 +394,7 @@ static void test_processes_share_one_cache(void **state) {
         assert_true(wait(&status) > 0);
         assert_int_equal(status, 0);
     }
-    assert_int_equal(count_caches(name), 1);
+    assert_int_equal(count_caches(cache, name), 1);
     ot_dataset_close(memory);
 }
 
@@ -397,6 +409,7 @@ int main(void) {
         CACHE_TEST(test_a_directory_is_all_its_files),
         CACHE_TEST(test_nothing_is_made_without_leave),
         CACHE_TEST(test_damage_is_found),
+        CACHE_TEST(test_damaged_json_is_found),
         CACHE_TEST(test_what_was_not_finished_is_made_again),
         CACHE_TEST(test_without_room_an_optional_cache_is_memory),
         CACHE_TEST(test_processes_share_one_cache),

@@ -36,7 +36,8 @@ static void fill_in(struct ot_settings *settings) {
     check_ok(ot_json_parse("7", 1, "test", &epochs));
     ot_settings_choose_count(settings, "micro-batch", 4);
     ot_settings_choose_word(settings, "dtype", OT_CHOICE_DTYPE_FP32);
-    check_ok(ot_settings_take_recorded(settings, ot_option_find("epochs", 6, OT_COMMAND_TRAIN), epochs));
+    check_ok(
+        ot_settings_take_recorded(settings, ot_option_find("epochs", 6, OT_COMMAND_TRAIN), epochs, true));
     ot_json_free(epochs);
 }
 
