@@ -139,7 +139,7 @@ enum ot_content {
     OT_CONTENT_KEY_SUMS, /* the sums of their gradients, before backward's turn `micro` (slabs.h) */
     /* A block's cache: of `version` passes before this one, and of `micro` micro-batches of this pass. */
     OT_CONTENT_CACHE,
-    OT_CONTENT_PHASE,    /* data that a phase of a section leaves to the next one */
+    OT_CONTENT_PHASE, /* data that a phase of a section leaves to the next one */
     OT_CONTENT_GRAD_SUM,
     OT_CONTENT_SUM_PIECE,
     OT_CONTENT_GRAD,
