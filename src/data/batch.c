@@ -85,6 +85,8 @@ int ot_batcher_open(const struct ot_batch_config *config, struct ot_batcher **ou
     if (b->config.step_sequences > sequences) /* a step never crosses the end of an epoch */
         b->config.step_sequences = sequences;
     OT_TRY_GOTO(allocate(b), rc, out);
+    OT_TRY_GOTO(ot_batcher_seek(b, config->position), rc, out);
+    OT_TRY_GOTO(ot_packing_set_epoch(config->packing, b->position.epoch), rc, out);
     *out = b;
     b = NULL;
 out:

@@ -26,6 +26,10 @@
 
 struct ot_batcher;
 
+struct ot_data_position {
+    int64_t epoch, sequence; /* the next sequence to train on; less than the sequences of an epoch */
+};
+
 struct ot_batch_config {
     struct ot_packing *packing; /* the batcher sets its epoch, so two batchers cannot share a packing */
     const struct ot_dataset *dataset;
@@ -35,10 +39,7 @@ struct ot_batch_config {
     /* [rows of the dataset][2]: the log-probabilities of both answers by the reference model; outlives the
      * batcher. NULL: zeros. */
     const float *references;
-};
-
-struct ot_data_position {
-    int64_t epoch, sequence; /* the next sequence to train on; less than the sequences of an epoch */
+    struct ot_data_position position; /* where it begins */
 };
 
 struct ot_step_batch {
@@ -47,7 +48,8 @@ struct ot_step_batch {
     int64_t sequences, rows, tokens, trained_tokens;
 };
 
-/* Errors: OT_E_BUDGET; OT_E_INPUT if the packing has no sequence. */
+/* Draws the order of the epoch. Errors: those of ot_packing_set_epoch and ot_batcher_seek; OT_E_BUDGET;
+ * OT_E_INPUT if the packing has no sequence. */
 int ot_batcher_open(const struct ot_batch_config *config, struct ot_batcher **out);
 void ot_batcher_close(struct ot_batcher *batcher); /* NULL is fine */
 

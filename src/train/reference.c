@@ -265,7 +265,6 @@ static int make_numbers(const struct ot_session *session, const struct ot_datase
     if (!p.numbers || !p.losses || !p.mine || !p.all)
         OT_TRY_GOTO(ot_fail(OT_E_BUDGET, "no memory for the reference's log-probabilities"), rc, out);
     OT_TRY_GOTO(ot_packing_open(&packing, &p.packing), rc, out);
-    OT_TRY_GOTO(ot_packing_set_epoch(p.packing, 0), rc, out);
     struct ot_batch_config config = {.packing = p.packing,
                                      .dataset = dataset,
                                      .seq_len = seq_len,

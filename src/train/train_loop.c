@@ -532,10 +532,8 @@ static int enter(struct loop *l) {
     struct ot_outcome *out = l->out;
     enum ot_eval_metric metric = (enum ot_eval_metric)l->of->session->options->eval_metric;
     *out = (struct ot_outcome){.checkpoint_step = -1, .saved_best_step = -1, .history.metric = metric};
-    if (r) {
-        OT_TRY(ot_batcher_seek(l->batcher, ot_shape_position(l->of->shape, r->progress.step)));
+    if (r)
         l->submitted = l->done = out->steps = out->first_step = r->progress.step;
-    }
     if (!r || l->of->shape->phase.evals_first > r->phase.evals_first)
         return l->of->rows->eval ? pause_for(l, OT_PAUSE_EVAL, evaluate) : 0;
     out->history = r->evals;
@@ -559,6 +557,8 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out,
                                      .micro_sequences = o->micro_batch,
                                      .references = of->references->data};
     int rc;
+    if (of->resume)
+        config.position = ot_shape_position(of->shape, of->resume->progress.step);
     OT_TRY_GOTO(ot_batcher_open(&config, &l.batcher), rc, out);
     l.best_at = INT64_MAX;
     l.at_roof = ot_rows_at_roof(of->rows, of->session);

@@ -54,6 +54,45 @@ static void test_strdup(void **state) {
     ot_arena_close(arena);
 }
 
+/* Writes to `pieces` pieces of `bytes`, which must be zero, and returns the memory of the arena. */
+static size_t fill(struct ot_arena *arena, int pieces, size_t bytes) {
+    static const unsigned char zeros[1 << 16];
+    for (int i = 0; i < pieces; i++) {
+        unsigned char *piece = ot_arena_alloc(arena, bytes, 1);
+        assert_memory_equal(piece, zeros, bytes);
+        memset(piece, 0xff, bytes);
+    }
+    return ot_arena_bytes(arena);
+}
+
+static void test_clear(void **state) {
+    (void)state;
+    struct ot_arena *arena;
+    check_ok(ot_arena_open(&arena));
+    ot_arena_clear(arena); /* nothing */
+    static const struct {
+        int pieces;
+        size_t bytes;
+    } documents[] = {{3, 100}, {50, 100}, {2, 5000}, {700, 33}, {1, 60000}, {1, 1}};
+    for (size_t i = 0; i < sizeof documents / sizeof *documents; i++) {
+        size_t kept = 0;
+        for (int again = 0; again < 4; again++) {
+            size_t bytes = fill(arena, documents[i].pieces, documents[i].bytes);
+            if (again == 1)
+                kept = bytes;
+            ot_arena_clear(arena);
+            if (again >= 1) { /* a document of the same size is in the memory that was kept */
+                assert_int_equal(bytes, kept);
+                assert_int_equal(ot_arena_bytes(arena), kept);
+            }
+        }
+    }
+    assert_non_null(ot_arena_alloc(arena, 10 << 20, 1));
+    ot_arena_clear(arena);
+    assert_int_equal(ot_arena_bytes(arena), 0); /* large memory is given back */
+    ot_arena_close(arena);
+}
+
 static void test_impossible_sizes(void **state) {
     (void)state;
     struct ot_arena *arena;
@@ -71,6 +110,7 @@ int main(void) {
         cmocka_unit_test(test_pieces_are_zeroed_aligned_and_apart),
         cmocka_unit_test(test_overhead_is_small),
         cmocka_unit_test(test_strdup),
+        cmocka_unit_test(test_clear),
         cmocka_unit_test(test_impossible_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

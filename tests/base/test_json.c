@@ -152,6 +152,45 @@ static void test_surrogate_pairs(void **state) {
     }
 }
 
+/* A reader's rows are those of ot_json_parse_row, also after faults and long rows. */
+static void test_a_reader_reads_row_after_row(void **state) {
+    (void)state;
+    static const char *const rows[] = {
+        "{\"b\": 1, \"a\": [1, 2, {\"c\": \"d\\n\"}], \"ab\": null}",
+        "{\"k\": ",
+        "null",
+        "{\"i\": 1, \"h\": 2, \"g\": 3, \"f\": 4, \"e\": 5, \"d\": 6, \"c\": 7, \"b\": 8, \"a\": 9, \"h\": 10}",
+        "{\"c\": 1, \"b\": 2, \"c\": 3, \"a\": NaN}",
+        "\xef\xbb\xbf\"torn \\ud800\"",
+        "{\"a\": 1} x",
+        "[]"};
+    struct ot_json_reader reader = {0};
+    struct ot_json *read, *parsed;
+    char *text = malloc(1 << 20);
+    for (int round = 0; round < 3; round++)
+        for (size_t i = 0; i <= sizeof rows / sizeof *rows; i++) {
+            bool is_long = i == sizeof rows / sizeof *rows;
+            int n = is_long ? sprintf(text, "{\"x\": \"%0*d\"}", 300000 >> 4 * round, 1)
+                            : sprintf(text, "%s", rows[i]);
+            int wanted = ot_json_parse_row(text, (size_t)n, "row", &parsed);
+            assert_int_equal(ot_json_read_row(&reader, text, (size_t)n, "row", &read), wanted);
+            assert_true(ot_json_equal(read, parsed));
+            assert_int_equal(ot_json_is_torn(read), ot_json_is_torn(parsed));
+            for (char key[2] = "a"; *key <= 'z'; ++*key)
+                assert_true(ot_json_equal(ot_json_get(read, key), ot_json_get(parsed, key)));
+            assert_null(ot_json_get(read, "az")); /* the first byte alone is no key */
+            ot_json_free(parsed);
+        }
+    check_ok(ot_json_read_row(&reader, rows[3], strlen(rows[3]), "row", &read));
+    assert_int_equal(ot_json_int(ot_json_get(read, "h"), 0), 10);
+    check_ok(ot_json_read_row(&reader, rows[4], strlen(rows[4]), "row", &read));
+    assert_int_equal(ot_json_int(ot_json_get(read, "c"), 0), 3);
+    ot_json_rename(read, &(struct ot_json_name){"b", "z"}, 1);
+    assert_int_equal(ot_json_int(ot_json_get(read, "z"), 0), 2);
+    free(text);
+    ot_json_reader_free(&reader);
+}
+
 static void test_members_in_file_order(void **state) {
     (void)state;
     struct ot_json *root = parse("{\"z\":1,\"a\":null,\"m\":3,\"z\":4}"), *value;
@@ -442,6 +481,7 @@ int main(void) {
         cmocka_unit_test(test_strings),
         cmocka_unit_test(test_each_byte_at_each_place),
         cmocka_unit_test(test_surrogate_pairs),
+        cmocka_unit_test(test_a_reader_reads_row_after_row),
         cmocka_unit_test(test_members_in_file_order),
         cmocka_unit_test(test_faults_are_named_with_their_place),
         cmocka_unit_test(test_depth_is_bounded),
