@@ -125,7 +125,7 @@ static struct ot_json *get_of_few(const struct ot_json *object, const char *key)
 
 struct ot_json *ot_json_get(const struct ot_json *object, const char *key) {
     enum { FEW = 8 };
-    if (ot_json_type(object) != OT_JSON_OBJECT || !(object->object.first_bytes & ot_json_first_byte(key)))
+    if (ot_json_type(object) != OT_JSON_OBJECT || !(object->object.key_bits & ot_json_key_bit(key)))
         return NULL;
     if (object->object.n <= FEW)
         return get_of_few(object, key);

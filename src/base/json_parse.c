@@ -281,13 +281,13 @@ static void sort_members(struct ot_json *object) {
     enum { FEW = 8 };
     const struct ot_json_member **sorted = object->object.sorted, *members = object->object.members;
     const size_t n = object->object.n;
-    object->object.first_bytes = 0;
+    object->object.key_bits = 0;
     for (size_t i = 0; i < n; i++) {
         size_t at = i;
         for (; n <= FEW && at > 0 && strcmp(sorted[at - 1]->key, members[i].key) > 0; at--)
             sorted[at] = sorted[at - 1];
         sorted[at] = &members[i];
-        object->object.first_bytes |= ot_json_first_byte(members[i].key);
+        object->object.key_bits |= ot_json_key_bit(members[i].key);
     }
     if (n > FEW)
         qsort(sorted, n, sizeof *sorted, compare_members);

@@ -39,7 +39,7 @@ struct ot_json {
             struct ot_json_member *members;       /* in file order, each key once */
             const struct ot_json_member **sorted; /* by key */
             size_t n;
-            uint64_t first_bytes; /* ot_json_first_byte of each key */
+            uint64_t key_bits; /* ot_json_key_bit of each key */
         } object;
     };
 };
@@ -49,9 +49,9 @@ struct ot_json_document { /* callers get a pointer to `root` */
     struct ot_arena *arena;
 };
 
-/* A bit for the first byte of a key: rows have few keys, and are asked for many that they lack. */
-static inline uint64_t ot_json_first_byte(const char *key) {
-    return (uint64_t)1 << (*key & 63);
+/* A bit for the first two bytes of a key: rows have few keys, and are asked for many that they lack. */
+static inline uint64_t ot_json_key_bit(const char *key) {
+    return (uint64_t)1 << ((*key ? key[0] + 7 * key[1] : 0) & 63);
 }
 
 /* The number of bytes at the front of a text that stand for themselves in a JSON string: ASCII from the space

@@ -462,7 +462,8 @@ static int check_row(const struct ot_format *f, const struct ot_json *row, const
     }
     if (f->answer_key)
         OT_TRY(ot_row_check_value(ot_json_get(row, f->answer_key), f->answer_key, where));
-    for (int i = 0; f->row && i < MAX_KEYS && f->row->keys[i]; i++)
+    const bool has_others = f->row && !f->answer_key; /* else they are those of the prompt and the answer */
+    for (int i = 0; has_others && i < MAX_KEYS && f->row->keys[i]; i++)
         OT_TRY(ot_row_check_value(ot_json_get(row, f->row->keys[i]), f->row->keys[i], where));
     for (size_t i = 0; !f->custom && f->kind != OT_ROW_TEXT && i < sizeof shared / sizeof *shared; i++)
         OT_TRY(ot_row_check_value(ot_json_get(row, shared[i]), shared[i], where));

@@ -180,7 +180,7 @@ struct making {
     struct ot_rows *rows;
 };
 
-/* Makes zeros for the rows of --data, and returns 0; or finds what an earlier run has kept, and checks it. */
+/* Finds what an earlier run has kept of each row of --data, and checks it, or lets make() make it. */
 static int keep_by_row(const struct ot_session *session, struct ot_rows *rows, enum ot_row_cache_kind kind,
                        void *head, size_t head_bytes, int (*make)(void *, struct ot_row_arrays *),
                        struct ot_row_arrays *arrays) {

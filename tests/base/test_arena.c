@@ -60,6 +60,7 @@ static size_t fill(struct ot_arena *arena, int pieces, size_t bytes) {
     for (int i = 0; i < pieces; i++) {
         unsigned char *piece = ot_arena_alloc(arena, bytes, 1);
         assert_memory_equal(piece, zeros, bytes);
+        assert_int_equal((uintptr_t)piece % 16, 0);
         memset(piece, 0xff, bytes);
     }
     return ot_arena_bytes(arena);
