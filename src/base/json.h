@@ -33,7 +33,8 @@ int ot_json_parse(const char *text, size_t bytes, const char *where, struct ot_j
 /* As ot_json_parse, for a row as Python writes it: NaN, Infinity and -Infinity are reals, and a string with
  * half of a surrogate pair is marked (ot_json_is_torn). In a key such a half is an error. */
 int ot_json_parse_row(const char *text, size_t bytes, const char *where, struct ot_json **out);
-/* The memory in which one row after the other is parsed. Set to zero before the first use. One thread at a time. */
+/* The memory in which one row after the other is parsed. Set to zero before the first use. One thread at a
+ * time. */
 struct ot_json_reader {
     struct ot_arena *arena;
     struct ot_json_member *open; /* of the containers that are not closed yet */

@@ -347,7 +347,7 @@ static int shuffle_rows(const struct drawing *d, struct ot_grow_map *map) {
     const uint32_t *ranked = items(&p->fixed, RANKED), *groups = items(&p->fixed, GROUPS);
     const uint32_t n_groups = p->config.shuffle ? p->counts.n_groups : 0;
     OT_TRY(check_items(&p->fixed, RANKED, 0, p->counts.n_rows));
-    OT_TRY(check_items(&p->fixed, GROUPS, 0, n_groups > 0 ? (size_t)n_groups + 1 : 0));
+    OT_TRY(ot_row_arrays_check(&p->fixed, GROUPS, 0, p->fixed.maps[GROUPS].bytes));
     if (d->scratch)
         OT_TRY(ot_grow_map_create_unnamed(d->scratch, map));
     OT_TRY(ot_grow_map_add(map, NULL, p->counts.n_rows * sizeof *ranked));

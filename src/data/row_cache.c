@@ -293,6 +293,7 @@ static int name_arrays(const struct ot_row_cache *c, struct ot_row_arrays *array
     for (int i = 0; i < c->kind->n; i++) {
         char **path = &arrays->maps[i].path;
         free(*path);
+        *path = NULL;
         OT_TRY(ot_string_format(path, "%s/%s", c->whole, c->kind->names[i]));
     }
     return ot_string_format(&arrays->dir, "%s", c->whole);

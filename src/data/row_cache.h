@@ -74,8 +74,8 @@ int ot_row_cache_get(const struct ot_row_cache_config *config, enum ot_row_cache
                      void *head, size_t head_bytes, struct ot_row_arrays *arrays,
                      int (*make)(void *context, struct ot_row_arrays *arrays), void *context);
 
-/* Compares bytes [at, at + bytes) of an array with their checksums, if it is in a cache. Errors: OT_E_INPUT.
- */
+/* Compares bytes [at, at + bytes) of an array, which is not that of tokens, with their checksums, if it is in
+ * a cache. Errors: OT_E_INPUT. */
 int ot_row_arrays_check(const struct ot_row_arrays *arrays, int array, size_t at, size_t bytes);
 size_t ot_row_arrays_memory(const struct ot_row_arrays *arrays); /* bytes that this process alone has */
 void ot_row_arrays_close(struct ot_row_arrays *arrays);          /* and sets them to zero */

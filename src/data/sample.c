@@ -62,8 +62,8 @@ static bool spans_border(const struct ot_rendered *r, size_t s, size_t end) {
     return false;
 }
 
-/* Marks tokens [begin, end), which begin in span `span`. before: the token before them trains. Returns whether
- * the last one trains. */
+/* Marks tokens [begin, end), which begin in span `span`. before: the token before them trains. Returns
+ * whether the last one trains. */
 static bool mark_tokens(const struct ot_rendered *r, size_t span, size_t begin, size_t end, bool before,
                         struct ot_sample *s, uint32_t *tokens) {
     const int32_t *ids = s->encoded.ids;

@@ -34,8 +34,8 @@ static inline void take_starts(const struct ot_piece *in, size_t begin, size_t n
 }
 
 /* Replaces a byte by 1 to SHORT_BYTES bytes, as each space by the mark that stands for it. Copies WORD_BYTES
- * bytes and offsets, and writes the mark behind those before the first space. It moves on by those that count,
- * so that few branches depend on where the spaces are. */
+ * bytes and offsets, and writes the mark behind those before the first space. It moves on by those that
+ * count, so that few branches depend on where the spaces are. */
 static int replace_byte(const struct ot_normalizer *n, const struct ot_piece *in, struct ot_text *out) {
     const char byte = n->pattern.literal.text[0];
     const size_t most = n->content.bytes, n_bytes = in->n;

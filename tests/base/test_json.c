@@ -155,15 +155,15 @@ static void test_surrogate_pairs(void **state) {
 /* A reader's rows are those of ot_json_parse_row, also after faults and long rows. */
 static void test_a_reader_reads_row_after_row(void **state) {
     (void)state;
-    static const char *const rows[] = {
-        "{\"b\": 1, \"a\": [1, 2, {\"c\": \"d\\n\"}], \"ab\": null}",
-        "{\"k\": ",
-        "null",
-        "{\"i\": 1, \"h\": 2, \"g\": 3, \"f\": 4, \"e\": 5, \"d\": 6, \"c\": 7, \"b\": 8, \"a\": 9, \"h\": 10}",
-        "{\"c\": 1, \"b\": 2, \"c\": 3, \"a\": NaN}",
-        "\xef\xbb\xbf\"torn \\ud800\"",
-        "{\"a\": 1} x",
-        "[]"};
+    static const char *const rows[] = {"{\"b\": 1, \"a\": [1, 2, {\"c\": \"d\\n\"}], \"ab\": null}",
+                                       "{\"k\": ",
+                                       "null",
+                                       "{\"i\": 1, \"h\": 2, \"g\": 3, \"f\": 4, \"e\": 5, "
+                                       " \"d\": 6, \"c\": 7, \"b\": 8, \"a\": 9, \"h\": 10}",
+                                       "{\"c\": 1, \"b\": 2, \"c\": 3, \"a\": NaN}",
+                                       "\xef\xbb\xbf\"torn \\ud800\"",
+                                       "{\"a\": 1} x",
+                                       "[]"};
     struct ot_json_reader reader = {0};
     struct ot_json *read, *parsed;
     char *text = malloc(1 << 20);
