@@ -102,9 +102,8 @@ struct ot_row ot_dataset_row(const struct ot_dataset *dataset, int64_t row);
  * the names that they have in the file. */
 const char *ot_dataset_json(const struct ot_dataset *dataset, int64_t document, size_t *bytes);
 /* The following compare parts of the dataset with their checksums, if it is cached. Errors: OT_E_INPUT. */
-int ot_dataset_check_row(const struct ot_dataset *dataset, int64_t row); /* and its tokens */
-int ot_dataset_check_table(const struct ot_dataset *dataset, int64_t first_row,
-                           int64_t n); /* without tokens */
+int ot_dataset_check_row(const struct ot_dataset *dataset, int64_t row);              /* and its tokens */
+int ot_dataset_check_table(const struct ot_dataset *dataset, int64_t row, int64_t n); /* of n rows, without */
 int ot_dataset_check_json(const struct ot_dataset *dataset, int64_t document);
 /* Tells the kernel that rows are looked at one after the other, without their tokens. false: at random again,
  * as at the beginning. */

@@ -29,12 +29,12 @@
 #include "src/base/grow_map.h"
 
 struct ot_row_cache_config {
-    const char *dir;  /* NULL: no cache; the arrays are memory */
-    bool may_make;    /* false: only a cache that is there already is used */
-    bool is_optional; /* if it cannot be made, a warning says so, and the arrays are memory */
-    bool is_own;      /* other caches in dir are removed once this one is made: they are stale */
-    const char
-        *scratch; /* without a cache, the arrays are files without names in this directory; NULL: memory */
+    const char *dir;     /* NULL: no cache; the arrays are memory */
+    bool may_make;       /* false: only a cache that is there already is used */
+    bool is_optional;    /* if it cannot be made, a warning says so, and the arrays are memory */
+    bool is_own;         /* other caches in dir are removed once this one is made: they are stale */
+    const char *scratch; /* without a cache, the arrays are files without names in this directory; NULL:
+                          * memory */
 };
 
 enum ot_row_cache_kind {
