@@ -148,21 +148,17 @@ static void free_sections(struct sections_result *result) {
     free(result->grads);
 }
 
-/* With any number of key groups: the bits of one group. */
+/* With a key group for each head: the bits of one group. */
 static void check_groups(const struct golden_case *c, const char *name, enum ot_keep_level level,
                          int64_t section, int64_t chunk, const struct sections_result *want, int64_t heads) {
-    for (int groups = 2; groups <= heads; groups++) {
-        struct sections_result got;
-        if (heads % groups != 0)
-            continue;
-        runner_close(train_sections(c, level, section, chunk, groups, &got));
-        size_t losses = (size_t)c->batch.n * sizeof(float), grads = (size_t)want->n_grads * sizeof(float);
-        if (memcmp(got.losses, want->losses, losses) != 0 ||
-            memcmp(got.evaluated, want->evaluated, losses) != 0 || memcmp(got.grads, want->grads, grads) != 0)
-            fail_msg("%s: other bits with %d groups of keys at level %s", name, groups,
-                     ot_keep_level_name(level));
-        free_sections(&got);
-    }
+    struct sections_result got;
+    size_t losses = (size_t)c->batch.n * sizeof(float), grads = (size_t)want->n_grads * sizeof(float);
+    runner_close(train_sections(c, level, section, chunk, (int)heads, &got));
+    if (memcmp(got.losses, want->losses, losses) != 0 ||
+        memcmp(got.evaluated, want->evaluated, losses) != 0 || memcmp(got.grads, want->grads, grads) != 0)
+        fail_msg("%s: other bits with %d groups of keys at level %s", name, (int)heads,
+                 ot_keep_level_name(level));
+    free_sections(&got);
 }
 
 /* In sections, of which each is in chunks. */
@@ -173,7 +169,9 @@ static void check_sections(const struct golden_case *c, const char *name, enum o
     check_close(name, result.losses, c->token_loss, c->batch.n, VALUE_BOUND, VALUE_BOUND);
     check_gradients(c, runner, name, GRADIENT_BOUND);
     assert_memory_equal(result.losses, result.evaluated, (size_t)c->batch.n * sizeof(float));
-    check_groups(c, name, level, SECTION, CHUNKS, &result, ot_model_chain(runner_model(runner))->key_heads);
+    if (level == OT_KEEP_NONE) /* other levels leave out phases; short rows show them all */
+        check_groups(c, name, level, SECTION, CHUNKS, &result,
+                     ot_model_chain(runner_model(runner))->key_heads);
     free_sections(&result);
     runner_close(runner);
 }

@@ -31,28 +31,35 @@ static void is_refused(struct ot_plan_request rq, int sections, int groups) {
     check_fails(ot_plan_make(&rq, &plan), OT_E_BUDGET, "gpu");
 }
 
-/* The plan keeps its budgets. With groups, keys are at home on the host: in the fewest sections, and then in
- * the fewest groups, that fit. */
+/* The bytes of a row's keys, values and sums in the ledger. Whole rows have none. */
+static void check_keys(const struct ot_plan_request *rq, const struct ot_plan *plan) {
+    int sections = ot_plan_sections(plan), groups = ot_plan_key_groups(plan);
+    size_t row = 2 * (size_t)(ot_plan_pass_tokens(plan) * rq->chain->kv_elems) * (2 + sizeof(float));
+    size_t bytes[OT_TIER_COUNT] = {0};
+    for (int i = 0; i < plan->ledger.n; i++)
+        if (strcmp(plan->ledger.entries[i].name, "keys and values") == 0)
+            bytes[plan->ledger.entries[i].tier] += plan->ledger.entries[i].bytes;
+    assert_int_equal(bytes[OT_TIER_HOST], groups > 1 ? row : 0);
+    assert_int_equal(bytes[OT_TIER_GPU], sections == 1 ? 0
+                                         : groups == 1 ? row
+                                                       : row * OT_KEY_SLOTS / (size_t)groups);
+}
+
+/* The plan keeps its budgets. It has groups only if no number of sections is enough: in the fewest sections,
+ * and then the fewest groups, that fit. */
 static void check_choice(const struct ot_plan_request *rq, const struct ot_plan *plan) {
     int sections = ot_plan_sections(plan), groups = ot_plan_key_groups(plan);
     for (int t = 0; t < OT_TIER_COUNT; t++)
         assert_true(ot_ledger_total(&plan->ledger, (enum ot_tier)t) <= rq->budget_bytes[t]);
+    check_keys(rq, plan);
     if (groups == 1)
         return;
     assert_true(groups > OT_KEY_SLOTS && HEADS % groups == 0);
-    is_refused(*rq, 32, 1); /* no number of sections was enough */
+    is_refused(*rq, 32, 1);
     if (groups > 4)
         is_refused(*rq, sections, groups / 2);
     if (sections > 2)
         is_refused(*rq, sections / 2, HEADS);
-    size_t row = 2 * (size_t)(ot_plan_pass_tokens(plan) * rq->chain->kv_elems), at_home = 0, on_gpu = 0;
-    for (int i = 0; i < plan->ledger.n; i++) {
-        const struct ot_ledger_entry *entry = &plan->ledger.entries[i];
-        if (strcmp(entry->name, "keys and values") == 0)
-            *(entry->tier == OT_TIER_HOST ? &at_home : &on_gpu) += entry->bytes;
-    }
-    assert_int_equal(at_home, row * (2 + sizeof(float)));
-    assert_int_equal(on_gpu, at_home * OT_KEY_SLOTS / (size_t)groups);
 }
 
 /* As the device shrinks, keys stay there in more and more sections, then they come in groups; then the row is
