@@ -475,7 +475,7 @@ int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan 
 }
 
 int ot_schedule_prompts(const struct ot_plan *plan) {
-    return ot_plan_has_stages(plan) || plan->boundaries_pass
+    return ot_plan_has_stages(plan) || plan->boundaries_pass || plan->cache_rows == 0
                ? 1
                : ot_min(ot_plan_round(plan, 0).n, ot_max(plan->texts, OT_MOST_PIECES));
 }

@@ -266,7 +266,7 @@ int ot_schedule_make_draft(const struct ot_chain *chain, const struct ot_plan *p
 int ot_schedule_make_prompts(const struct ot_chain *chain, const struct ot_plan *plan,
                              const struct ot_layout *layout, struct ot_schedule *out);
 /* Its number of micro-batches: those of the first round, at most OT_MOST_PIECES, or plan.texts if that is
- * more. Stages: 1. */
+ * more. Stages, or no generation: 1. */
 enum { OT_MOST_PIECES = 8 };
 int ot_schedule_prompts(const struct ot_plan *plan);
 int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan *plan,
