@@ -1,6 +1,7 @@
 """scripts/package: the packages have what they say, and the program in them runs where there is nothing but the C library."""
 
 import glob
+import io
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from program import SMALL
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 BUILD = os.path.dirname(program.PROGRAM)
+EPOCH = 1800000000  # in 2027
 
 
 def tool(*words, **more):
@@ -35,7 +37,7 @@ class Package(program.ProgramTest):
     @classmethod
     def make(cls, name, root=ROOT, build=BUILD):
         done = tool(f"{root}/scripts/package", "--build", build, "--out", cls.path(name),
-                    env={**os.environ, "PACKAGE_LEVEL": "1", "SOURCE_DATE_EPOCH": "1800000000"})
+                    env={**os.environ, "PACKAGE_LEVEL": "1", "SOURCE_DATE_EPOCH": str(EPOCH)})
         assert done.returncode == 0, done.stderr
         return done
 
@@ -56,6 +58,12 @@ class Package(program.ProgramTest):
         self.assertEqual({(member.uid, member.gid) for member in members}, {(0, 0)})
         self.assertEqual({member.mode & 0o022 for member in members}, {0})  # nobody else may write
         self.assertEqual(len({member.mtime for member in members}), 1)
+
+    def test_the_debian_package_has_one_time(self):
+        """A later time than SOURCE_DATE_EPOCH would be lowered; this one lies in the future, so dpkg-deb lowers none."""
+        data = subprocess.run(["dpkg-deb", "--fsys-tarfile", self.deb], capture_output=True, check=True).stdout
+        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+            self.assertEqual({member.mtime for member in tar.getmembers()}, {EPOCH})
 
     def test_control(self):
         fields = dict(re.findall(r"^([A-Z][\w-]*): (.*)$", tool("dpkg-deb", "--field", self.deb).stdout, re.M))
