@@ -34,8 +34,8 @@ static void train_resident(struct tiny_run *run, struct tiny_result *result) {
  * bytes of its plan alone. */
 static void are_equal_in_every_placement(void **state) {
     (void)state;
-    int seeds = tests_are_brief() ? 2 : getenv("OT_TEST_SLOW") ? 60 : 6;
-    for (int variant = 0; variant < 4; variant += tiny_is_on_cpu() ? 1 : 3) {
+    int seeds = tests_are_brief() ? 2 : getenv("OT_TEST_SLOW") ? 60 : tiny_is_on_cpu() ? 4 : 2;
+    for (int variant = 0; variant < 4; variant += tiny_is_on_cpu() && !tests_are_for_races() ? 1 : 3) {
         struct tiny_run run;
         struct tiny_result one, other;
         char what[80];
@@ -144,8 +144,8 @@ static void choose_groups(struct tiny_run *run, int rank, void *context) {
 static void are_equal_in_stages(void **state) {
     (void)state;
     tiny_needs_cpu();
-    int seeds = tests_are_brief() ? 1 : getenv("OT_TEST_SLOW") ? 20 : 3;
-    for (int variant = 0; variant < 2; variant++) {
+    int seeds = tests_are_brief() ? 1 : getenv("OT_TEST_SLOW") ? 20 : 2;
+    for (int variant = 0; variant < (tests_are_for_races() ? 1 : 2); variant++) {
         struct tiny_run run;
         struct tiny_result want, got;
         char what[80];
