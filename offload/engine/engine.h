@@ -202,8 +202,8 @@ int ot_engine_prepare_passes(struct ot_engine *engine);
  * the blocks continues as many texts as plan.texts allows, so streamed weights cross the bus once for all of
  * them:
  *
- *   prompts   A micro-batch is (a piece of) one prompt, up to plan.micro_tokens tokens. Those of a pass, of
- *             one prompt or of several, go through the blocks layer by layer (ot_schedule_make_prompts).
+ *   prompts   A micro-batch is a prompt or a piece of one, up to plan.micro_tokens tokens. A pass may have
+ *             several. They go through the blocks layer by layer (ot_schedule_make_prompts).
  *   steps     A micro-batch has one token of each text.
  *
  * EXACTNESS. A text gets the same bits in any company. A prompt's products have the shape that they have for

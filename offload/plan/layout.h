@@ -110,8 +110,8 @@ struct ot_layout {
      * then all values. */
     int row_keys, row_sums, row_keys_home, row_sums_home;
     /* Generation: the cache of each middle block that this rank has, at its home [n_blocks], and slots. Each
-     * holds k of all rows, and from cache_bytes on v. On nvme these are extents of cache_extent_bytes: first
-     * those of k, then as many of v. NULL: the plan has no cache. */
+     * holds k of all rows, and from cache_bytes on v. On nvme it is cut into extents of cache_extent_bytes:
+     * first all of k, then as many of v. The arrays are NULL if the plan has no cache. */
     int *cache, *cache_slots, *host_cache_slots;
     size_t cache_bytes, cache_extent_bytes;
     int work, scratch, token_loss, logits;

@@ -22,8 +22,8 @@ struct ot_rank_machine {
 struct ot_plan_request {
     const struct ot_chain *chain;
     size_t budget_bytes[OT_TIER_COUNT];
-    /* Stages of ranks that are unlike: [ranks], by rank. NULL: all have the budgets of the request. A plan of
-     * one rank does not read it. Not owned. */
+    /* [ranks]: the machines of ranks that are unlike, for plans with stages; not owned. NULL: all ranks have
+     * the budgets of the request. The planner reads it; ot_plan_make does not. */
     const struct ot_rank_machine *machines;
     int64_t sequence_tokens; /* tokens of one packed sequence */
     int64_t step_sequences;  /* sum over all ranks */

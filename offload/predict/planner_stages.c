@@ -309,8 +309,8 @@ static bool may_halve(const struct ot_plan_request *request, const struct ot_pla
 }
 
 /* Each stage alone may fit in fewer rounds than all do together, since they have one micro-batch and one
- * number of rounds. So a refusal is tried again in 2, 4, 8 .. rounds, which need less of the device. Of ranks
- * that are unlike, those with little memory get fewer layers first. */
+ * number of rounds. So a refusal is tried again in 2, 4, 8 .. rounds, which need less of the device.
+ * Before that, the layers of unlike ranks are divided by the memory of each. */
 static int choose_rounds(const struct ot_plan_request *request, const struct ot_costs *costs, double limit,
                          struct ot_planner_result *out) {
     struct ot_plan_request more = *request;

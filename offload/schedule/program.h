@@ -302,10 +302,9 @@ int ot_program_place_kept(struct ot_program *p, int block, int micro);
 void ot_program_send_kept(struct ot_program *p, int block, int micro, int from);
 int ot_program_find_kept(struct ot_program *p, int block, int micro);
 
-/* The cache of generation (program_cache.c), in a pass that decodes. bring: copies caches to the device,
- * those of later visits too, as far as slots allow. use: adds the access of a FORWARD. send: copies the rows
- * that a visit has added back to their home. They do nothing if the plan has no cache, and the last two
- * nothing for a block without one. */
+/* The cache of generation (program_cache.c), in a pass that decodes. bring: copies the caches of this visit
+ * and of later ones to the device, as far as slots allow. use: adds the access of a FORWARD. send: copies new
+ * rows back to their home after a visit. All do nothing if the plan has no cache, or the block has none. */
 void ot_program_bring_caches(struct ot_program *p);
 void ot_program_use_cache(struct ot_program *p, struct ot_task *task);
 void ot_program_send_cache(struct ot_program *p, int block);

@@ -261,8 +261,8 @@ struct ot_stage_times;
 int ot_schedule_make_draft(const struct ot_chain *chain, const struct ot_plan *plan,
                            const struct ot_layout *layout, const struct ot_stage_times *times,
                            struct ot_schedule *out);
-/* DECODE of several micro-batches, each a piece of a prompt, of one text or of several: layer by layer, so
- * that all pieces read weights that are fetched once. The pieces of a text are in order. */
+/* Makes a DECODE pass of several micro-batches. Each is a prompt or a piece of one, and the pieces of a text
+ * are in order. The pass goes layer by layer, so the weights are fetched once for all of them. */
 int ot_schedule_make_prompts(const struct ot_chain *chain, const struct ot_plan *plan,
                              const struct ot_layout *layout, struct ot_schedule *out);
 /* Its number of micro-batches: those of the first round, at most OT_MOST_PIECES, or plan.texts if that is

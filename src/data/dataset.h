@@ -113,8 +113,8 @@ int64_t ot_row_prompt_tokens(const struct ot_row *row);
 size_t ot_dataset_bytes(const struct ot_dataset *dataset);          /* memory held in bytes, for the ledger */
 const char *ot_dataset_cache_dir(const struct ot_dataset *dataset); /* NULL: it has no cache */
 int64_t ot_dataset_cached_bytes(const struct ot_dataset *dataset);  /* of its files; 0: it has no cache */
-/* Where caches of what depends on the dataset are kept: in its own cache, if it has one. Valid as long as the
- * dataset. */
+/* Returns the place for caches of what depends on the dataset: its own cache, if it has one. It is valid as
+ * long as the dataset. */
 struct ot_row_cache_config ot_dataset_keeps(const struct ot_dataset *dataset);
 
 /* --show-sample: shows row `index` (from 0) of the first file as it will be trained on. First its text with

@@ -160,10 +160,13 @@ int ot_session_ranks_divide(struct ot_session *s, const struct ot_plan_request *
 
 void ot_session_ranks_tell_layers(const struct ot_session *s, const struct ot_shard *shard) {
     char text[8 * OT_SHARD_MOST_STAGES] = "";
+    struct ot_shard of = *shard;
     size_t used = 0;
-    for (int stage = 0; stage < ot_shard_stages(shard) && used < sizeof text; stage++)
+    for (int stage = 0; stage < ot_shard_stages(shard) && used < sizeof text; stage++) {
+        of.rank = ot_shard_rank_of(shard, 0, stage);
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%d", stage > 0 ? " + " : "",
-                                 shard->layers[stage]);
+                                 ot_shard_layers(ot_model_chain(s->model.built), &of));
+    }
     if (ot_is_rank0(s))
         ot_log(OT_LOG_INFO, "shard   stages of %s layers: the ranks differ in speed or memory", text);
 }
